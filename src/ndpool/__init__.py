@@ -1,0 +1,90 @@
+"""Pooling, once: any rank, any scalar, exact derivatives in both directions.
+
+>>> import ndpool
+>>> op = ndpool.MaxPool(kernel_size=2, stride=2)
+>>> op([[1, 5, 2, 0], [4, 3, 0, 9]])
+[[5, 9]]
+"""
+
+from typing import Any
+
+from . import spec
+from .api import (
+    adaptive_avg_pool,
+    adaptive_lp_pool,
+    adaptive_max_pool,
+    adaptive_min_pool,
+    adaptive_pool,
+    adaptive_smooth_max_pool,
+    adaptive_sum_pool,
+    avg_pool,
+    global_avg_pool,
+    global_lp_pool,
+    global_max_pool,
+    global_min_pool,
+    global_pool,
+    global_smooth_max_pool,
+    global_sum_pool,
+    lp_pool,
+    max_pool,
+    max_unpool,
+    min_pool,
+    pool,
+    ranked,
+    smooth_max_pool,
+    sum_pool,
+    unpad,
+)  # fmt: skip
+from .errors import PoolError, PoolTypeError
+from .op import Linearized, Op
+from .ops import (
+    AdaptiveAvgPool,
+    AdaptiveLpPool,
+    AdaptiveMaxPool,
+    AdaptiveMinPool,
+    AdaptivePool,
+    AdaptiveSmoothMaxPool,
+    AdaptiveSumPool,
+    AvgPool,
+    GlobalAvgPool,
+    GlobalLpPool,
+    GlobalMaxPool,
+    GlobalMinPool,
+    GlobalPool,
+    GlobalSmoothMaxPool,
+    GlobalSumPool,
+    LpPool,
+    MaxPool,
+    MinPool,
+    Pool,
+    SmoothMaxPool,
+    SumPool,
+)  # fmt: skip
+from .spec import Dual, Interval, Law, adaptive_end, adaptive_start
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "AdaptiveAvgPool", "AdaptiveLpPool", "AdaptiveMaxPool", "AdaptiveMinPool", "AdaptivePool",
+    "AdaptiveSmoothMaxPool", "AdaptiveSumPool", "AvgPool", "Dual", "GlobalAvgPool", "GlobalLpPool", "GlobalMaxPool",
+    "GlobalMinPool", "GlobalPool", "GlobalSmoothMaxPool", "GlobalSumPool", "Interval", "Law", "Linearized", "LpPool",
+    "MaxPool", "MinPool", "Op", "Pool", "PoolError", "PoolTypeError", "SmoothMaxPool", "SumPool", "adaptive_avg_pool",
+    "adaptive_end", "adaptive_lp_pool", "adaptive_max_pool", "adaptive_min_pool", "adaptive_pool",
+    "adaptive_smooth_max_pool", "adaptive_start", "adaptive_sum_pool", "avg_pool", "global_avg_pool",
+    "global_lp_pool", "global_max_pool", "global_min_pool", "global_pool", "global_smooth_max_pool",
+    "global_sum_pool", "lp_pool", "max_pool", "max_unpool", "min_pool", "pool", "smooth_max_pool", "spec", "sum_pool",
+    "unpad",
+]  # fmt: skip
+
+
+def __getattr__(name: str) -> Any:
+    """The 1d, 2d and 3d spellings: `ndpool.max_pool2d`, `ndpool.AdaptiveAvgPool3d`, ..."""
+    found = ranked(name)
+    if found is None:
+        raise AttributeError(f"module 'ndpool' has no attribute {name!r}")
+    return found
+
+
+def __dir__() -> list[str]:
+    spelled = [f"{name}{rank}d" for name in __all__ if name.lower().endswith("pool") for rank in (1, 2, 3)]
+    return [*__all__, "__version__", *spelled]

@@ -1,0 +1,147 @@
+"""Spelling: a function for every record, and the names with 1d, 2d and 3d that people's fingers know.
+
+This is the only file where a rank stands in a name; each such name fixes `axes` to the last one, two or three.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Callable
+from typing import Any, Concatenate, ParamSpec
+
+from . import ops
+from .arguments import entries, integer, named, paddings, rank_of, resolve_axes, sizes
+from .engines import namespace, reference, shape_of, unpooling
+from .errors import PoolError, PoolTypeError
+from .op import Op, function_name
+
+P = ParamSpec("P")
+
+
+def _function(record: Callable[P, Op]) -> Callable[Concatenate[Any, P], Any]:
+    """`function(x, *args)` is `record(*args)(x)`."""
+
+    def call(x: Any, /, *args: P.args, **kwargs: P.kwargs) -> Any:
+        return record(*args, **kwargs)(x)
+
+    own = inspect.signature(record)
+    x = inspect.Parameter("x", inspect.Parameter.POSITIONAL_ONLY, annotation=Any)
+    call.__signature__ = own.replace(parameters=[x, *own.parameters.values()], return_annotation=Any)  # type: ignore[attr-defined]
+    call.__doc__ = f"`{record.__name__}(...)(x)`. {record.__doc__}"
+    call.__name__ = call.__qualname__ = function_name(record.__name__)
+    call.__module__ = "ndpool"
+    return call
+
+
+max_pool = _function(ops.MaxPool)
+min_pool = _function(ops.MinPool)
+avg_pool = _function(ops.AvgPool)
+sum_pool = _function(ops.SumPool)
+smooth_max_pool = _function(ops.SmoothMaxPool)
+lp_pool = _function(ops.LpPool)
+pool = _function(ops.Pool)
+adaptive_max_pool = _function(ops.AdaptiveMaxPool)
+adaptive_min_pool = _function(ops.AdaptiveMinPool)
+adaptive_avg_pool = _function(ops.AdaptiveAvgPool)
+adaptive_sum_pool = _function(ops.AdaptiveSumPool)
+adaptive_smooth_max_pool = _function(ops.AdaptiveSmoothMaxPool)
+adaptive_lp_pool = _function(ops.AdaptiveLpPool)
+adaptive_pool = _function(ops.AdaptivePool)
+global_max_pool = _function(ops.GlobalMaxPool)
+global_min_pool = _function(ops.GlobalMinPool)
+global_avg_pool = _function(ops.GlobalAvgPool)
+global_sum_pool = _function(ops.GlobalSumPool)
+global_smooth_max_pool = _function(ops.GlobalSmoothMaxPool)
+global_lp_pool = _function(ops.GlobalLpPool)
+global_pool = _function(ops.GlobalPool)
+
+
+def max_unpool(
+    y: Any,
+    indices: Any,
+    kernel_size: Any,
+    stride: Any = None,
+    padding: Any = 0,
+    *,
+    output_size: tuple[int, ...] | None = None,
+    axes: Any = None,
+    duplicates: str = "sum",
+) -> Any:
+    """Put each value of `y` back where `max_pool(..., return_indices=True)` found it; zeros elsewhere.
+
+    `output_size` names the sizes of the pooled axes (or of all axes); without it each is (n - 1) stride - 2 padding +
+    kernel_size. Where two windows had one winner their values are added, which makes this max pooling's vjp at those
+    winners; `duplicates="last"` keeps the last instead. An index of -1 puts nothing.
+
+    >>> y, indices = max_pool([[1, 5, 2, 0], [4, 3, 0, 9]], 2, return_indices=True)
+    >>> max_unpool(y, indices, 2)
+    [[0, 5, 0, 0], [0, 0, 0, 9]]
+    """
+    with named("max_unpool"):
+        shape = shape_of(y)
+        if shape_of(indices) != shape:
+            raise PoolError(f"indices has shape {shape_of(indices)}, but y has {shape}; give both the same")
+        if duplicates not in ("sum", "last"):
+            raise PoolError(f"duplicates={duplicates!r} is not a rule; use 'sum' or 'last'")
+        kernel_size, padding = sizes("kernel_size", kernel_size, 1), paddings(padding)
+        stride = kernel_size if stride is None else sizes("stride", stride, 1)
+        rank = rank_of(kernel_size=kernel_size, stride=stride, padding=padding, axes=axes)
+        pooled = resolve_axes(axes, rank, len(shape))
+        out = list(shape)
+        for i, a in enumerate(pooled):
+            k, s, p = (
+                entries(n, v, len(pooled))[i]
+                for n, v in (("kernel_size", kernel_size), ("stride", stride), ("padding", padding))
+            )
+            out[a] = (shape[a] - 1) * s - (sum(p) if isinstance(p, tuple) else 2 * p) + k
+        if output_size is not None:
+            given = tuple(integer("output_size", n, 0) for n in output_size)
+            given = given[-len(pooled) :] if len(given) == len(shape) else entries("output_size", given, len(pooled))
+            for a, n in zip(pooled, given, strict=True):
+                out[a] = n
+        if namespace(indices) is not namespace(y):
+            raise PoolTypeError("y and indices are of different kinds; give two arrays or two nested lists")
+        run = unpooling.nested if namespace(y) is None else unpooling.arrays
+        return run(y, indices, tuple(out), tuple(sorted(pooled)), duplicates)
+
+
+def unpad(x: Any, padding: Any, axes: Any = None) -> Any:
+    """x without `padding` positions at both ends of its pooled axes (by default the last two).
+
+    >>> unpad([[0, 0, 0, 0], [0, 1, 2, 0], [0, 0, 0, 0]], 1)
+    [[1, 2]]
+    """
+    with named("unpad"):
+        shape, padding = shape_of(x), paddings(padding)
+        pooled = resolve_axes(axes, rank_of(padding=padding, axes=axes), len(shape))
+        parts = [slice(None)] * len(shape)
+        for a, p in zip(pooled, entries("padding", padding, len(pooled)), strict=True):
+            lo, hi = p if isinstance(p, tuple) else (p, p)
+            if lo + hi > shape[a]:
+                raise PoolError(f"on axis {a}, padding={p} is more than the input's {shape[a]}; use less")
+            parts[a] = slice(lo, shape[a] - hi)
+        return reference.cut(x, parts) if namespace(x) is None else x[tuple(parts)]
+
+
+def ranked(name: str) -> Any:
+    """`max_pool2d` is `max_pool` on the last two axes; `MaxPool2d` makes a `MaxPool` of them. None for other names.
+
+    >>> ranked("max_pool1d")([1, 5, 2, 0], 2)
+    [5, 2]
+    >>> ranked("MaxPool2d")(3, stride=2)
+    MaxPool(kernel_size=3, stride=2, axes=(-2, -1))
+    """
+    match = re.fullmatch(r"(\w*[pP]ool)([123])d", name)
+    target = match and (globals().get(match[1]) or getattr(ops, match[1], None))
+    if not match or not target:
+        return None
+    axes = tuple(range(-int(match[2]), 0))
+
+    def spelled(*args: Any, **kwargs: Any) -> Any:
+        return target(*args, axes=axes, **kwargs)
+
+    spelled.__name__ = spelled.__qualname__ = name
+    spelled.__doc__ = f"`{match[1]}` with axes={axes}. {target.__doc__}"
+    spelled.__module__ = "ndpool"
+    return spelled

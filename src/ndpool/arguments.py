@@ -1,0 +1,124 @@
+"""Reading what the user typed: sizes, one or one an axis, checked once; each error names the argument and a fix."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from .errors import PoolError, PoolTypeError
+
+Size = int | tuple[int, ...]
+LIMIT = 2**63 - 1
+
+
+@contextmanager
+def named(name: str) -> Iterator[None]:
+    """Put the name that the user called in front of every error from inside."""
+    try:
+        yield
+    except PoolError as error:
+        text = str(error)
+        if text.startswith(f"{name}: "):
+            raise
+        raise type(error)(f"{name}: {text}") from error.__cause__
+    except (TypeError, ZeroDivisionError) as error:  # a scalar without >, /, exp ...: its own words, our name
+        raise PoolTypeError(f"{name}: these scalars cannot be pooled so: {error}") from error
+
+
+def integer(name: str, value: Any, least: int) -> int:
+    """`value` as an int that is at least `least`."""
+    try:
+        if isinstance(value, bool):
+            raise TypeError
+        number = operator.index(value)
+    except TypeError:
+        raise PoolTypeError(f"{name}={value!r} is not a whole number; use an int >= {least}") from None
+    if number < least:
+        raise PoolError(f"{name}={number} is below {least}; use {name} >= {least}")
+    if number > LIMIT:
+        raise PoolError(f"{name}={number} is beyond 2**63 - 1; use a smaller {name}")
+    return number
+
+
+def number(name: str, value: Any) -> Any:
+    """Any scalar, but one."""
+    if isinstance(value, (bool, str, bytes)) or value is None or hasattr(value, "__len__"):
+        raise PoolTypeError(f"{name}={value!r} is not a number; use a float")
+    return value
+
+
+def flag(name: str, value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise PoolTypeError(f"{name}={value!r} is not a truth value; use True or False")
+    return value
+
+
+def sizes(name: str, value: Any, least: int) -> Size:
+    """One int for all axes, or a tuple with one an axis."""
+    if isinstance(value, (tuple, list)):
+        return tuple(integer(name, entry, least) for entry in value)
+    return integer(name, value, least)
+
+
+def paddings(value: Any) -> Any:
+    """One int, one an axis, or (before, after) an axis; or "same"."""
+    if isinstance(value, str):
+        if value != "same":
+            raise PoolError(f'padding={value!r} is not a rule; use ints or "same"')
+        return value
+    if isinstance(value, (tuple, list)) and any(isinstance(entry, (tuple, list)) for entry in value):
+        if not all(isinstance(entry, (tuple, list)) and len(entry) == 2 for entry in value):
+            raise PoolError(f"padding={value!r} mixes forms; give (before, after) for every axis")
+        return tuple((integer("padding", a, 0), integer("padding", b, 0)) for a, b in value)
+    return sizes("padding", value, 0)
+
+
+def axes_tuple(value: Any) -> tuple[int, ...] | None:
+    """Axes as the user numbered them; negative ones count from the end."""
+    if value is None:
+        return None
+    return tuple(integer("axes", a, -LIMIT) for a in (value if isinstance(value, (tuple, list)) else (value,)))
+
+
+def resolve_axes(axes: tuple[int, ...] | None, rank: int | None, ndim: int) -> tuple[int, ...]:
+    """The axes to pool, in the order that the other arguments list them.
+
+    Without `axes`: the last `rank`, and without a rank the last two (the only one of a 1-D array).
+    """
+    if axes is None:
+        rank = min(2, ndim) if rank is None else rank
+        if rank > ndim:
+            raise PoolError(f"the arguments name {rank} spatial axes, but x has {ndim}; pass fewer entries")
+        return tuple(range(ndim - rank, ndim))
+    found = tuple(a + ndim if a < 0 else a for a in axes)
+    for typed, a in zip(axes, found, strict=True):
+        if not 0 <= a < ndim:
+            raise PoolError(f"axes={axes} names axis {typed}, but x has {ndim} axes; use {-ndim} to {ndim - 1}")
+    if len(set(found)) < len(found):
+        raise PoolError(f"axes={axes} names an axis twice; name each once")
+    return found
+
+
+def entries(name: str, value: Any, count: int) -> tuple[Any, ...]:
+    """`value` for each of `count` axes."""
+    if not isinstance(value, tuple):
+        return (value,) * count
+    if len(value) != count:
+        raise PoolError(f"{name}={value} has {len(value)} entries for {count} axes; give one, or one an axis")
+    return value
+
+
+def rank_of(**arguments: Any) -> int | None:
+    """How many axes the tuples among the arguments speak of; None if all are single numbers."""
+    lengths = {name: len(value) for name, value in arguments.items() if isinstance(value, tuple)}
+    if len(set(lengths.values())) > 1:
+        said = ", ".join(f"{name}={arguments[name]} ({n})" for name, n in lengths.items())
+        raise PoolError(f"the arguments speak of different numbers of axes: {said}; give each one, or one an axis")
+    return next(iter(lengths.values()), None)
+
+
+def fits(what: str, size: int) -> None:
+    if size > LIMIT:
+        raise PoolError(f"{what} is {size}, beyond 2**63 - 1; use smaller sizes")

@@ -1,0 +1,87 @@
+"""Engines run a law over a window: `reference` is the spec itself, `portable` is array operations.
+
+`choose` is the one place that decides which: nested lists and laws of the user's own run on the reference, arrays on
+the portable engine of their own namespace. Nothing is imported for an array library that is not in use.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from ..errors import PoolTypeError
+from ..spec import Law
+from . import dtypes, portable, reference
+from .linear import Linear
+
+__all__ = ["Engine", "Linear", "choose", "namespace", "shape_of"]
+
+
+@dataclass(frozen=True)
+class Engine:
+    """`forward`, `linearize` and `winners` of (window, law, x), and `reshape` of what they give."""
+
+    name: str
+    forward: Callable[..., Any]
+    linearize: Callable[..., Linear]
+    winners: Callable[..., tuple[Any, Any]]
+    reshape: Callable[[Any, tuple[int, ...]], Any]
+
+
+def _quietly(run: Callable[..., Any]) -> Callable[..., Any]:
+    """NumPy warns about inf - inf and the like inside formulas that handle them; other libraries do not."""
+
+    def call(*args: Any) -> Any:
+        with np.errstate(all="ignore"):
+            return run(*args)
+
+    return call
+
+
+def _quiet_linear(xp: Any, *args: Any) -> Linear:
+    linear = _quietly(portable.linearize)(xp, *args)
+    return Linear(linear.y, _quietly(linear.jvp), _quietly(linear.vjp))
+
+
+def _renest(x: Any, shape: tuple[int, ...]) -> Any:
+    return reference.nest(reference.flatten(x)[0], shape)
+
+
+NESTED = Engine("reference", reference.forward, reference.linearize, reference.winners, _renest)
+ORACLE = Engine("reference", reference.forward, reference.linearize, reference.winners, np.reshape)
+
+
+def namespace(x: Any) -> Any:
+    """The array library of x, or None for nested lists and bare scalars."""
+    if isinstance(x, np.ma.MaskedArray):
+        raise PoolTypeError("x is a masked array, whose mask would be lost; fill it first: x.filled(value)")
+    if isinstance(x, (np.ndarray, np.generic)):
+        return np
+    if hasattr(x, "__array_namespace__"):
+        return x.__array_namespace__()
+    if hasattr(x, "__array__") or isinstance(x, (str, bytes, dict, set)) or x is None:
+        raise PoolTypeError(f"x is a {type(x).__qualname__}, not an array or a nested list; try numpy.asarray(x)")
+    return None
+
+
+def shape_of(x: Any) -> tuple[int, ...]:
+    """The shape of an array or of a nested list."""
+    return tuple(x.shape) if namespace(x) else reference.flatten(x)[1]
+
+
+def choose(x: Any, law: Law) -> Engine:
+    """The engine that runs `law` on x."""
+    xp = namespace(x)
+    if xp is None:
+        return NESTED
+    dtypes.check(law.name, x.dtype)
+    if portable.supports(law):
+        run = [partial(_quietly(f), xp) for f in (portable.forward, portable.winners)]
+        return Engine("portable", run[0], partial(_quiet_linear, xp), run[1], xp.reshape)
+    if xp is np:
+        return ORACLE
+    raise PoolTypeError(f"a law of your own runs on NumPy arrays and nested lists, not on {type(x).__qualname__}")

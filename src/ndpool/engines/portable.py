@@ -1,0 +1,294 @@
+"""Pooling in array operations of the array's own namespace and no more: NumPy now, and the fallback everywhere else.
+
+Reading order: `forward`, `linearize` and `winners` (what ops call), `_Fold` (pad, lift, one pass an axis, finish), then
+a law each: `Extreme`, `Sum`, `IntegerSum`, `SmoothMax`, `Lp`. A law here is the spec's, on whole arrays:
+
+    lift(x)       -> state, slope        state: a tuple of arrays; slope: d state / dx, or None for 1
+    merge(a, b)   -> state, ra, rb       the tangent of the result is ra a' + rb b'
+    finish(state) -> y, divisor          y' = the folded tangent over the divisor, or None for 1
+
+so the derivative of every law is the same linear recursion, run forwards by jvp and backwards by vjp: deterministic,
+no scatter, no atomics. Passes go from the last axis to the first, which keeps row-major order among equals.
+
+What may not live here: geometry (it is in `passes` and the spec), argument names, any array library by name.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial, reduce
+from typing import Any
+
+import numpy as np
+
+from ..errors import PoolError
+from ..spec import Axis, Law, Window, each
+from .dtypes import kind, name, wide
+from .linear import Linear
+from .passes import Array, Merged, Pass, State, along, cut, pad, plan, weighted
+
+MASK32 = (1 << 32) - 1
+Count = Callable[[], Any]  # what each output counts, asked for only by those who divide by it
+
+
+def forward(xp: Any, window: Window, law: Law, x: Array) -> Array:
+    """The values of all outputs, in x's dtype."""
+    return _Fold(xp, window, law, x, keep=False).y
+
+
+def linearize(xp: Any, window: Window, law: Law, x: Array) -> Linear:
+    """The values, and jvp and vjp that need no further look at x."""
+    fold = _Fold(xp, window, law, x, keep=True)
+    return Linear(fold.y, fold.push, fold.pull)
+
+
+def winners(xp: Any, window: Window, law: Law, x: Array, axes: tuple[int, ...]) -> tuple[Array, Array]:
+    """The values and where each was taken from: flat row-major positions within `axes`; -1 where nothing is read."""
+    sizes = [window.axes[a].size for a in axes]
+    places = [along(np, np.arange(n), a, len(window.axes)) for a, n in zip(axes, sizes, strict=True)]
+    flat = sum((p * math.prod(sizes[i + 1 :]) for i, p in enumerate(places)), np.zeros((1,) * len(window.axes), int))
+    fold = _Fold(xp, window, law, x, keep=False, place=xp.asarray(flat))
+    return fold.y, fold.place
+
+
+def supports(law: Law) -> bool:
+    """Whether there is an array form of `law`."""
+    return law.name in LAWS
+
+
+class _Fold:
+    """One run over one array: `y`, `place` (if asked for), and `push` and `pull` (if kept)."""
+
+    def __init__(self, xp: Any, window: Window, law: Law, x: Array, keep: bool, place: Array = None):
+        self.xp, self.window = xp, window
+        self.law = LAWS[law.name](xp, x.dtype, *law.params)
+        self.pooled = [i for i, axis in enumerate(window.axes) if axis != each(axis.size)]
+        # zeros that count are put into x, and are read like any tap, unless they change nothing
+        self.margins = [(0, 0) if self.law.neutral_zero else window.axes[i].margin for i in self.pooled]
+        axes = [_widened(window.axes[i], m) for i, m in zip(self.pooled, self.margins, strict=True)]
+        rests = [math.prod(window.shape[:i] + window.shape[i + 1 :]) for i in self.pooled]
+        self.plans = [plan(axis, rest) for axis, rest in zip(axes, rests, strict=True)]
+        state, self.slope = self.law.lift(self._pad(x))
+        if place is not None:
+            state = (*state, self._pad(place))
+        self.passes = []
+        for i, p in reversed(list(zip(self.pooled, self.plans, strict=True))):
+            one = Pass(xp, p, i, len(window.axes), self.law.neutral_zero)
+            state = one.forward(self.law.merge, state, keep)
+            self.passes.append(one)
+        y, divisor = self.law.finish(state, self._count)
+        self.divisor = divisor if divisor is None or isinstance(divisor, int) else self._where_read(divisor, 1)
+        self.y = xp.astype(self._where_read(y, 0), x.dtype)
+        if place is not None:
+            self.place = self._where_read(xp.broadcast_to(state[-1], y.shape), -1)
+
+    def push(self, dx: Array) -> Array:
+        xp = self.xp
+        t = weighted(xp, self.slope, self._pad(xp.astype(dx, wide(xp, dx.dtype))))
+        for one in self.passes:
+            t = one.push(t)
+        return xp.astype(divided(xp, t, self.divisor), dx.dtype)
+
+    def pull(self, dy: Array) -> Array:
+        xp = self.xp
+        g = divided(xp, xp.astype(dy, wide(xp, dy.dtype)), self.divisor)
+        for one in reversed(self.passes):
+            g = one.pull(g)
+        g = weighted(xp, self.slope, g)
+        for i, (before, after) in zip(self.pooled, self.margins, strict=True):
+            g = cut(g, i, slice(before, g.shape[i] - after))
+        return xp.astype(g, dy.dtype)
+
+    def _pad(self, a: Array) -> Array:
+        for i, margin in zip(self.pooled, self.margins, strict=True):
+            a = pad(self.xp, a, i, *margin)
+        return a
+
+    def _outer(self, combine: Callable[[Array, Array], Array], vectors: list[Any]) -> Array:
+        """A host vector a pooled axis, combined over their product."""
+        shaped = [along(np, v, i, len(self.window.axes)) for i, v in zip(self.pooled, vectors, strict=True)]
+        return self.xp.asarray(reduce(combine, shaped))
+
+    def _count(self) -> Array | int:
+        """What each output counts; a plain number where all count the same."""
+        counts = [p.count for p in self.plans]
+        if all(len(c) and (c == c[0]).all() for c in counts):
+            return max(1, math.prod(int(c[0]) for c in counts))
+        return self._outer(np.multiply, [np.maximum(c, 1) for c in counts])
+
+    def _where_read(self, a: Array, otherwise: int) -> Array:
+        """a, but `otherwise` at the outputs that count nothing."""
+        if all(p.count.all() for p in self.plans):
+            return a
+        read = self._outer(np.logical_and, [p.count > 0 for p in self.plans])
+        return self.xp.where(read, a, self.xp.full_like(a, otherwise))
+
+
+def _widened(axis: Axis, margin: tuple[int, int]) -> Axis:
+    """The same axis over an input that has its margin inside."""
+    return replace(axis, size=axis.size + sum(margin), lo=axis.lo - margin[0], margin=(0, 0)) if any(margin) else axis
+
+
+class Extreme:
+    """max and min. State: the value, with ties="split" how many share it, and whatever else travels along."""
+
+    neutral_zero = False
+
+    def __init__(self, xp: Any, dtype: Any, ties: str, nan: str, above: str = "greater"):
+        self.xp, self.ties, self.nan, self.above = xp, ties, nan, getattr(xp, above)
+        self.real = kind(dtype) == "real"
+        self.dtype = xp.uint8 if kind(dtype) == "bool" else wide(xp, dtype) if self.real else dtype
+
+    def lift(self, x: Array) -> tuple[State, Array]:
+        x = self.xp.astype(x, self.dtype)
+        return ((x, self.xp.ones_like(x, dtype=self.xp.int32)) if self.ties == "split" else (x,)), None
+
+    def beats(self, a: Array, b: Array) -> Array:
+        """Strictly: equals do not beat one another."""
+        above = self.above(a, b)
+        if not self.real:
+            return above
+        return above | ((a != a) & (b == b) if self.nan == "propagate" else (a == a) & (b != b))
+
+    def merge(self, a: State, b: State) -> Merged:
+        xp = self.xp
+        if self.ties == "first":
+            rb = self.beats(b[0], a[0])
+            ra = ~rb
+        elif self.ties == "last":
+            ra = self.beats(a[0], b[0])
+            rb = ~ra
+        else:
+            ra, rb = ~self.beats(b[0], a[0]), ~self.beats(a[0], b[0])
+        kept = [xp.where(ra, p, q) for p, q in zip(a, b, strict=True)]
+        if self.ties == "split":
+            kept[1] = weighted(xp, ra, a[1]) + weighted(xp, rb, b[1])
+        return tuple(kept), ra, rb
+
+    def finish(self, state: State, count: Count) -> tuple[Array, Array]:
+        return state[0], state[1] if self.ties == "split" else None
+
+
+class Sum:
+    """Sum and mean of real and complex elements. State: the sum."""
+
+    neutral_zero = True
+
+    def __init__(self, xp: Any, dtype: Any, divisor: int | None = 1):
+        self.xp, self.dtype, self.divisor = xp, wide(xp, dtype), divisor
+
+    def lift(self, x: Array) -> tuple[State, Array]:
+        return (self.xp.astype(x, self.dtype),), None
+
+    def merge(self, a: State, b: State) -> Merged:
+        return (a[0] + b[0],), None, None
+
+    def finish(self, state: State, count: Count) -> tuple[Array, Array]:
+        n = self.divisor or count()
+        return divided(self.xp, state[0], n), None if self.divisor == 1 else n
+
+
+class IntegerSum(Sum):
+    """Sum and mean of integers, exact: what does not fit raises, a mean is rounded half to even.
+
+    State: for 64-bit elements the sums of their upper and of their lower halves, else one 64-bit sum.
+    """
+
+    def __init__(self, xp: Any, dtype: Any, divisor: int | None = 1):
+        super().__init__(xp, dtype, divisor)
+        self.name, self.info = name(dtype), xp.iinfo(dtype)
+
+    def lift(self, x: Array) -> tuple[State, Array]:
+        x = self.xp.astype(x, self.dtype)
+        return ((x >> 32, x & MASK32) if self.info.bits == 64 else (x,)), None
+
+    def merge(self, a: State, b: State) -> Merged:
+        return tuple(p + q for p, q in zip(a, b, strict=True)), None, None
+
+    def finish(self, state: State, count: Count) -> tuple[Array, Array]:
+        n = self.divisor or count()
+        n = n if isinstance(n, int) else self.xp.astype(n, self.dtype)
+        low = state[-1]
+        high = low >> 32 if len(state) == 1 else state[0] + (low >> 32)
+        # the sum is high 2^32 + low with 0 <= low < 2^32; divide it by n as by hand: n < 2^31, so nothing overflows
+        rest = (high % n) * (1 << 32) + (low & MASK32)
+        upper, lower, rest = high // n, rest // n, rest % n
+        y = upper * (1 << 32) + lower
+        y = y + self.xp.astype((rest > n - rest) | (rest == n - rest) & (y % 2 == 1), self.dtype)
+        least, most = int(self.info.min), int(self.info.max)
+        fits = (upper >= least >> 32) & (upper <= most >> 32) & (y >= least) & (y <= most)
+        if not bool(self.xp.all(fits)):
+            raise PoolError(f"a sum does not fit {self.name}; convert x to a wider type first")
+        return y, None
+
+
+class SmoothMax:
+    """State (m, s), which stands for s exp(beta m); m is the largest tap, so no exponent is above 0."""
+
+    neutral_zero = False
+
+    def __init__(self, xp: Any, dtype: Any, beta: float):
+        self.xp, self.dtype, self.beta = xp, wide(xp, dtype), beta
+        self.extreme = xp.maximum if beta > 0 else xp.minimum
+
+    def lift(self, x: Array) -> tuple[State, Array]:
+        x = self.xp.astype(x, self.dtype)
+        return (x, self.xp.ones_like(x)), None
+
+    def merge(self, a: State, b: State) -> Merged:
+        m = self.extreme(a[0], b[0])
+        ra, rb = (self._ratio(c[0], m) for c in (a, b))
+        return (m, a[1] * ra + b[1] * rb), ra, rb
+
+    def _ratio(self, n: Array, m: Array) -> Array:
+        return self.xp.where(n == m, self.xp.ones_like(m), self.xp.exp(self.beta * (n - m)))  # inf - inf has none
+
+    def finish(self, state: State, count: Count) -> tuple[Array, Array]:
+        m, s = state
+        return m + self.xp.log(s) / self.beta, s
+
+
+class Lp:
+    """State (m, s), which stands for m^p s; m is the largest |tap|, so no power overflows."""
+
+    neutral_zero = False
+
+    def __init__(self, xp: Any, dtype: Any, p: float):
+        self.xp, self.dtype, self.p = xp, wide(xp, dtype), p
+
+    def lift(self, x: Array) -> tuple[State, Array]:
+        x = self.xp.astype(x, self.dtype)
+        return (self.xp.abs(x), self.xp.ones_like(x)), self.xp.sign(x)
+
+    def merge(self, a: State, b: State) -> Merged:
+        m = self.xp.maximum(a[0], b[0])
+        qa, qb = (self.xp.where(c[0] == m, self.xp.ones_like(m), c[0] / m) for c in (a, b))  # 0 / 0 has none
+        ra, rb = (None, None) if self.p == 1 else (qa ** (self.p - 1), qb ** (self.p - 1))
+        return (m, a[1] * qa**self.p + b[1] * qb**self.p), ra, rb
+
+    def finish(self, state: State, count: Count) -> tuple[Array, Array]:
+        m, s = state
+        return m * s ** (1 / self.p), None if self.p == 1 else s ** (1 - 1 / self.p)
+
+
+def divided(xp: Any, t: Array, n: Array | int | None) -> Array:
+    """t / n, where n is None for 1, a number, or a number an element."""
+    if n is None or (isinstance(n, int) and n == 1):
+        return t
+    return t / (n if isinstance(n, int) else xp.astype(n, t.dtype))
+
+
+def _sum(xp: Any, dtype: Any, divisor: int | None = 1) -> Sum:
+    return (IntegerSum if kind(dtype) == "integer" else Sum)(xp, dtype, divisor)
+
+
+LAWS: dict[str, Callable[..., Any]] = {
+    "max": Extreme,
+    "min": partial(Extreme, above="less"),
+    "sum": _sum,
+    "mean": _sum,
+    "smooth_max": SmoothMax,
+    "lp": Lp,
+}

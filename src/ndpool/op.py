@@ -1,0 +1,303 @@
+"""What every op record can do, and the three forms of window: `Sliding`, `Adaptive`, `Global`.
+
+A record is a frozen value: its arguments are read and checked once, when it is made. No law is named here (`ops` adds
+them) and no array is touched (engines do that).
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import KW_ONLY, MISSING, dataclass, fields
+from typing import TYPE_CHECKING, Any, Literal
+
+from . import engines
+from .arguments import (
+    Size,
+    axes_tuple,
+    entries,
+    fits,
+    flag,
+    integer,
+    named,
+    paddings,
+    rank_of,
+    resolve_axes,
+    sizes,
+)  # fmt: skip
+from .engines import dtypes
+from .errors import PoolError, PoolTypeError
+from .spec import Axis, Law, Window, adaptive, each, sliding, whole
+
+
+def function_name(record: str) -> str:
+    """`max_pool` for "MaxPool"."""
+    return re.sub(r"(?<!^)(?=[A-Z])", "_", record).lower()
+
+
+Padding = Literal["same"] | int | tuple[int, ...] | tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True)
+class Linearized:
+    """An op at a point: the value `y`, and `jvp` and `vjp` without another forward pass."""
+
+    y: Any
+    _op: Op
+    _window: Window
+    _engine: engines.Engine
+    _linear: engines.Linear
+    _of: tuple[Any, Any]  # x's namespace and dtype
+
+    def jvp(self, dx: Any) -> Any:
+        """The tangent of y for the tangent `dx` of x."""
+        with named(self._op.name):
+            self._accept("dx", dx, "x", self._window.shape)
+            return self._op._shape(self._engine, self._linear.jvp(dx), self._window)
+
+    def vjp(self, dy: Any) -> Any:
+        """The cotangent of x for the cotangent `dy` of y; the adjoint of `jvp`."""
+        with named(self._op.name):
+            self._accept("dy", dy, "y", self._op._shown(self._window))
+            return self._linear.vjp(self._engine.reshape(dy, self._window.out_shape))
+
+    def _accept(self, name: str, tangent: Any, of: str, shape: tuple[int, ...]) -> None:
+        """Raise unless `tangent` has that shape and an element type that moves x's."""
+        xp, dtype = self._of
+        if engines.namespace(tangent) is not xp:
+            library = "a nested list" if xp is None else f"an array of {xp.__name__}"
+            raise PoolTypeError(f"{name} is a {type(tangent).__name__}, but x is {library}; use the same kind for both")
+        if engines.shape_of(tangent) != shape:
+            raise PoolError(f"{name} has shape {engines.shape_of(tangent)}, but {of} has {shape}; give it {of}'s shape")
+        if xp is None:
+            return
+        # an integer x moves in steps, but which tap wins, or that all are summed, still says where a tangent goes
+        stepped = dtypes.kind(dtype) in ("bool", "integer")
+        if dtypes.kind(tangent.dtype) != "real" if stepped else tangent.dtype != dtype:
+            got, want = dtypes.name(tangent.dtype), "a real dtype" if stepped else dtypes.name(dtype)
+            raise PoolTypeError(f"{name} has dtype {got}, but x has {dtypes.name(dtype)}; convert {name} to {want}")
+
+
+@dataclass(frozen=True, repr=False)
+class Op:
+    """What every record can do. `axes` are the pooled axes; the others (batch, channel, ...) are independent."""
+
+    _: KW_ONLY
+    axes: tuple[int, ...] | int | None = None
+    empty: Literal["zero", "error"] = "zero"
+
+    def __post_init__(self) -> None:
+        with named(self.name):
+            self._check()
+
+    def _check(self) -> None:
+        self._set(axes=axes_tuple(self.axes))
+        if self.empty not in ("zero", "error"):
+            raise PoolError(f"empty={self.empty!r} is not a rule; use 'zero' or 'error'")
+        _ = self.law  # raises on bad law arguments
+
+    def _set(self, **values: Any) -> None:
+        for name, value in values.items():
+            object.__setattr__(self, name, value)  # normalised once, while the record is made
+
+    @property
+    def name(self) -> str:
+        """The function's name: `max_pool` for MaxPool."""
+        return function_name(type(self).__name__)
+
+    if TYPE_CHECKING:  # each record has a law; not set here, because some have it as a field
+
+        @property
+        def law(self) -> Law: ...
+
+    def __repr__(self) -> str:
+        given = [f for f in fields(self) if f.default is MISSING or getattr(self, f.name) != f.default]
+        shown = [f"{f.name}={getattr(self, f.name)!r}" for f in sorted(given, key=lambda f: bool(f.kw_only))]
+        return f"{type(self).__name__}({', '.join(shown)})"
+
+    # -- geometry
+
+    def _rank(self) -> int | None:
+        """How many axes the arguments speak of, if they say."""
+        return None if not isinstance(self.axes, tuple) else len(self.axes)
+
+    def _axis(self, n: int, i: int, rank: int) -> Axis:
+        """The i-th of `rank` pooled axes, over an input of size n."""
+        raise NotImplementedError
+
+    def pooled_axes(self, ndim: int) -> tuple[int, ...]:
+        """The pooled axes of an array of `ndim` axes, ascending."""
+        with named(self.name):
+            return tuple(sorted(resolve_axes(axes_tuple(self.axes), self._rank(), ndim)))
+
+    def window(self, shape: tuple[int, ...]) -> Window:
+        """What each output reads of an array of that shape."""
+        with named(self.name):
+            shape = tuple(integer("shape", n, 0) for n in shape)
+            axes = [each(n) for n in shape]
+            pooled = resolve_axes(axes_tuple(self.axes), self._rank(), len(shape))
+            for i, a in enumerate(pooled):
+                try:
+                    axes[a] = self._axis(shape[a], i, len(pooled))
+                except PoolError as error:
+                    raise PoolError(f"on axis {a}, {error}") from None
+            window = Window(tuple(axes))
+            extents = [-(-axis.extent // axis.per) for axis in axes]
+            fits("the number of inputs", math.prod(window.shape))
+            fits("the number of outputs", math.prod(window.out_shape))
+            fits("the number of positions under a window", math.prod(extents))
+            if self.empty == "error":
+                self._reject_empty(window, pooled)
+            return window
+
+    def _reject_empty(self, window: Window, pooled: tuple[int, ...]) -> None:
+        for a in pooled:
+            axis = window.axes[a]
+            for o in range(axis.outputs):
+                if not axis.reads(o):
+                    raise PoolError(
+                        f"on axis {a}, output {o} reads nothing of an input of size {axis.size}, and empty='error'; "
+                        "use less padding, or empty='zero' for 0"
+                    )
+
+    def out_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        """The shape of the result for an input of that shape."""
+        return self._shown(self.window(shape))
+
+    def _shown(self, window: Window) -> tuple[int, ...]:
+        return window.out_shape
+
+    def _shape(self, engine: engines.Engine, y: Any, window: Window) -> Any:
+        shape = self._shown(window)
+        return y if shape == window.out_shape else engine.reshape(y, shape)
+
+    # -- running
+
+    def __call__(self, x: Any) -> Any:
+        """The pooled values, of x's kind and dtype; with `return_indices`, and where each was taken from."""
+        with named(self.name):
+            engine = engines.choose(x, self.law)
+            window = self.window(engines.shape_of(x))
+            if getattr(self, "return_indices", False):
+                pooled = self.pooled_axes(len(window.axes))
+                y, indices = engine.winners(window, self.law, x, pooled)
+                return self._shape(engine, y, window), self._shape(engine, indices, window)
+            return self._shape(engine, engine.forward(window, self.law, x), window)
+
+    def linearize(self, x: Any) -> Linearized:
+        """One forward pass; then jvp and vjp as often as wanted."""
+        with named(self.name):
+            engine = engines.choose(x, self.law)
+            window = self.window(engines.shape_of(x))
+            if self.law.name == "mean" and engines.namespace(x) and dtypes.kind(x.dtype) == "integer":
+                raise PoolTypeError(
+                    f"a mean of {dtypes.name(x.dtype)} is rounded and has no derivative; convert x to float32 first"
+                )
+            linear = engine.linearize(window, self.law, x)
+            y = self._shape(engine, linear.y, window)
+            return Linearized(y, self, window, engine, linear, (engines.namespace(x), getattr(x, "dtype", None)))
+
+    def jvp(self, x: Any, dx: Any) -> Any:
+        """The tangent of self(x) for the tangent `dx` of x (forward mode)."""
+        return self.linearize(x).jvp(dx)
+
+    def vjp(self, x: Any, dy: Any) -> Any:
+        """The cotangent of x for the cotangent `dy` of self(x) (reverse mode)."""
+        return self.linearize(x).vjp(dy)
+
+
+# -- forms: which window -------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, repr=False)
+class Sliding(Op):
+    """A window of `kernel_size` moves by `stride` (default: the kernel) over the input and its `padding`.
+
+    Each is one int for all pooled axes or a tuple with one an axis; padding may be (before, after) an axis, or "same"
+    (outputs = ceil(n / stride)). With ints alone the last two axes are pooled (the only one of a 1-D array).
+    """
+
+    kernel_size: Size
+    stride: Size | None = None
+    padding: Padding = 0
+    _: KW_ONLY
+    dilation: Size = 1
+    ceil_mode: bool = False
+
+    def _check(self) -> None:
+        self._set(
+            kernel_size=sizes("kernel_size", self.kernel_size, 1),
+            stride=None if self.stride is None else sizes("stride", self.stride, 1),
+            padding=paddings(self.padding),
+            dilation=sizes("dilation", self.dilation, 1),
+            ceil_mode=flag("ceil_mode", self.ceil_mode),
+        )
+        super()._check()
+        self._rank()
+
+    def _rank(self) -> int | None:
+        return rank_of(
+            kernel_size=self.kernel_size,
+            stride=self.stride,
+            padding=self.padding,
+            dilation=self.dilation,
+            axes=self.axes,
+        )
+
+    @property
+    def _counts_padding(self) -> bool:
+        return bool(getattr(self, "count_include_pad", False))
+
+    def _axis(self, n: int, i: int, rank: int) -> Axis:
+        k, d = (entries(name, getattr(self, name), rank)[i] for name in ("kernel_size", "dilation"))
+        s = k if self.stride is None else entries("stride", self.stride, rank)[i]
+        p = entries("padding", self.padding, rank)[i]
+        if p == "same":
+            total = max(0, (-(-n // s) - 1) * s + d * (k - 1) + 1 - n)
+            p = (total // 2, total - total // 2)
+        lo, hi = p if isinstance(p, tuple) else (p, p)
+        fits("the padded size", n + lo + hi)
+        fits("the kernel's extent", d * (k - 1) + 1)
+        return sliding(n, k, s, (lo, hi), d, self.ceil_mode, self._counts_padding)
+
+
+@dataclass(frozen=True, repr=False)
+class Adaptive(Op):
+    """`output_size` bins cover the input: bin o is floor(o n/out) up to ceil((o+1) n/out). None keeps an axis' size."""
+
+    output_size: int | tuple[int | None, ...] | None
+
+    def _check(self) -> None:
+        given = self.output_size
+        if isinstance(given, (tuple, list)):
+            self._set(output_size=tuple(None if n is None else integer("output_size", n, 1) for n in given))
+        elif given is not None:
+            self._set(output_size=integer("output_size", given, 1))
+        super()._check()
+        self._rank()
+
+    def _rank(self) -> int | None:
+        return rank_of(output_size=self.output_size, axes=self.axes)
+
+    def _axis(self, n: int, i: int, rank: int) -> Axis:
+        out = entries("output_size", self.output_size, rank)[i]
+        return each(n) if out is None else adaptive(n, out)
+
+
+@dataclass(frozen=True, repr=False)
+class Global(Op):
+    """One window over all of `axes` (default: the last two), kept as axes of size 1 or dropped (keepdims=False)."""
+
+    _: KW_ONLY
+    keepdims: bool = True
+
+    def _check(self) -> None:
+        flag("keepdims", self.keepdims)
+        super()._check()
+
+    def _axis(self, n: int, i: int, rank: int) -> Axis:
+        return whole(n)
+
+    def _shown(self, window: Window) -> tuple[int, ...]:
+        dropped = () if self.keepdims else self.pooled_axes(len(window.axes))
+        return tuple(n for i, n in enumerate(window.out_shape) if i not in dropped)

@@ -1,0 +1,176 @@
+"""What is read: an Axis maps each output index to the input positions it reads; a Window is a product of axes.
+
+Everything that differs between sliding, dilated, padded, ceil-mode, adaptive and global pooling is in the one
+formula of `Axis.span`. Rank is not a case: batch and channel are axes on which every output reads itself.
+
+Legend: n size, o output, k kernel, s stride, d dilation, lo/hi padding before and after, t tap.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import product
+from typing import Any
+
+from ..errors import PoolError
+
+
+@dataclass(frozen=True)
+class Axis:
+    """For each output, the input positions that it reads and the number of positions that it counts.
+
+    Before clipping, output o covers the positions
+
+        start, start + dilation, start + 2 dilation, ...   below stop,   where
+        start = floor(o stride / per) - lo      stop = ceil((o stride + extent) / per) - lo
+
+    so an adaptive axis is a sliding one with the rational stride and extent n/out, rounded outwards. It *reads*
+    those inside the input, [0, size), and *counts* those inside [-margin[0], size + margin[1]): positions that
+    are counted but not read are zeros.
+
+    >>> axis = sliding(5, kernel=3, stride=2, padding=(1, 1))
+    >>> [list(axis.reads(o)) for o in range(axis.outputs)]
+    [[0, 1], [1, 2, 3], [3, 4]]
+    >>> [axis.count(o) for o in range(axis.outputs)]
+    [3, 3, 3]
+    """
+
+    size: int
+    outputs: int
+    stride: int = 1
+    extent: int = 1
+    per: int = 1
+    dilation: int = 1
+    lo: int = 0
+    margin: tuple[int, int] = (0, 0)
+
+    def span(self, o: Any, margin: tuple[int, int] = (0, 0)) -> tuple[Any, Any]:
+        """First position and number of o's positions inside [-margin[0], size + margin[1]).
+
+        Only + - * // and abs: `o` may be an int or an integer array, so engines share this formula.
+        """
+        start = o * self.stride // self.per - self.lo
+        stop = _ceil_div(o * self.stride + self.extent, self.per) - self.lo
+        skipped = _positive(_ceil_div(-margin[0] - start, self.dilation))
+        beyond = _positive(stop - (self.size + margin[1]))
+        length = _positive(_ceil_div(stop - beyond - start, self.dilation) - skipped)
+        return start + skipped * self.dilation, length
+
+    def reads(self, o: int) -> range:
+        """The input positions that output `o` reads: its taps along this axis."""
+        first, length = self.span(o)
+        return range(first, first + length * self.dilation, self.dilation)
+
+    def count(self, o: int) -> int:
+        """How many positions output `o` counts: this axis' factor of the mean's divisor."""
+        return int(self.span(o, self.margin)[1])
+
+
+def _ceil_div(a: Any, b: int) -> Any:
+    return -(-a // b)
+
+
+def _positive(a: Any) -> Any:
+    return (a + abs(a)) // 2  # max(a, 0) that also serves integer arrays
+
+
+def each(n: int) -> Axis:
+    """Batch or channel: every output reads itself."""
+    return Axis(size=n, outputs=n)
+
+
+def sliding(
+    n: int,
+    kernel: int,
+    stride: int | None = None,
+    padding: tuple[int, int] = (0, 0),
+    dilation: int = 1,
+    ceil_mode: bool = False,
+    count_padding: bool = True,
+) -> Axis:
+    """Output o covers `kernel` positions, `dilation` apart, from o stride - lo on.
+
+        outputs = floor((n + lo + hi - dilation (kernel - 1) - 1) / stride) + 1
+
+    With `ceil_mode` the division rounds up, but the last window must start inside the input or the left padding.
+    With `count_padding` the padding is zeros that count; without it padding is neither read nor counted.
+
+    >>> sliding(5, kernel=2, stride=2).outputs, sliding(5, kernel=2, stride=2, ceil_mode=True).outputs
+    (2, 3)
+    """
+    stride = kernel if stride is None else stride
+    lo, hi = padding
+    extent = dilation * (kernel - 1) + 1
+    room = n + lo + hi - extent
+    outputs = (_ceil_div(room, stride) if ceil_mode else room // stride) + 1
+    if ceil_mode and (outputs - 1) * stride >= n + lo:
+        outputs -= 1
+    if outputs < 1:
+        spread = f"spans {extent} with dilation={dilation}, more" if dilation > 1 else "is larger"
+        fits = (n + lo + hi - 1) // dilation + 1 if n + lo + hi else 0
+        smaller = f"kernel_size <= {fits} or " if fits else ""
+        raise PoolError(
+            f"kernel_size={kernel} {spread} than the padded input ({n} + {lo} + {hi}); "
+            f"use {smaller}padding that adds at least {-room}"
+        )
+    margin = padding if count_padding else (0, 0)
+    return Axis(n, outputs, stride, extent, dilation=dilation, lo=lo, margin=margin)
+
+
+def adaptive(n: int, outputs: int) -> Axis:
+    """Output o reads floor(o n / outputs) up to, not including, ceil((o + 1) n / outputs).
+
+    >>> axis = adaptive(5, 3)
+    >>> [list(axis.reads(o)) for o in range(3)]
+    [[0, 1], [1, 2, 3], [3, 4]]
+    """
+    return Axis(n, outputs, stride=n, extent=n, per=outputs)
+
+
+def whole(n: int) -> Axis:
+    """Global pooling: one output reads everything."""
+    return adaptive(n, 1)
+
+
+def adaptive_start(o: int, n: int, outputs: int) -> int:
+    """The first position of adaptive bin `o`: floor(o n / outputs).
+
+    >>> adaptive_start(1, 5, 3), adaptive_end(1, 5, 3)
+    (1, 4)
+    """
+    return adaptive(n, outputs).reads(o).start
+
+
+def adaptive_end(o: int, n: int, outputs: int) -> int:
+    """One past the last position of adaptive bin `o`: ceil((o + 1) n / outputs)."""
+    return adaptive(n, outputs).reads(o).stop
+
+
+@dataclass(frozen=True)
+class Window:
+    """The product of axes, one for each axis of the array: output (o1, o2, ...) reads reads(o1) x reads(o2) x ...
+
+    Iterating gives, for every output in row-major order, its taps (flat positions in row-major order) and its count.
+
+    >>> list(Window((each(2), sliding(3, kernel=2, stride=1))))
+    [([0, 1], 2), ([1, 2], 2), ([3, 4], 2), ([4, 5], 2)]
+    """
+
+    axes: tuple[Axis, ...]
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return tuple(axis.size for axis in self.axes)
+
+    @property
+    def out_shape(self) -> tuple[int, ...]:
+        return tuple(axis.outputs for axis in self.axes)
+
+    def __iter__(self) -> Iterator[tuple[list[int], int]]:
+        strides = [math.prod(self.shape[i + 1 :]) for i in range(len(self.axes))]
+        for output in product(*(range(axis.outputs) for axis in self.axes)):
+            reads = [axis.reads(o) for axis, o in zip(self.axes, output, strict=True)]
+            taps = [sum(s * i for s, i in zip(strides, tap, strict=True)) for tap in product(*reads)]
+            yield taps, math.prod(axis.count(o) for axis, o in zip(self.axes, output, strict=True))

@@ -1,0 +1,208 @@
+"""What is made of the taps: a Law, and the six that ndpool ships.
+
+A law is four functions. `lift` turns a tap into a state, `merge` combines two states (associative, earlier first),
+`finish` gives the value and what the derivative needs, `weigh` is the one derivative: jvp gathers it, vjp scatters
+it, so the two are adjoint whatever it says. Nothing here knows of rank, shape, stride or padding; padding that counts
+arrives as taps with the value 0 and no position (`lift(0, None)`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache, reduce
+from typing import Any, Literal
+
+from ..errors import PoolError, PoolTypeError
+from .scalar import Dual, Interval, blend, exp, greater, is_nan, log, meet, point, power, primal, root, sign, undecided
+
+Ties = Literal["first", "last", "all", "split"]
+Nan = Literal["propagate", "ignore"]
+
+
+@dataclass(frozen=True)
+class Law:
+    """y, r = finish(merge(lift(x1, t1), merge(lift(x2, t2), ...)), count), and its derivative
+
+        jvp   y'_o = sum over the taps t of o         of weigh(x'_t, x_t, t, r_o)
+        vjp   x'_t = sum over the outputs o reading t of weigh(y'_o, x_t, t, r_o)
+
+    `name` and `params` say which law it is to engines that have a faster way; a law of your own needs neither.
+
+    >>> product = Law(lambda x, t: x, lambda a, b: a * b, lambda s, n: (s, s), lambda g, x, t, y: g * y / x)
+    >>> y, r = product.finish(product.merge(product.lift(2, 0), product.lift(5, 1)), 2)
+    >>> y, product.weigh(1, 2, 0, r)
+    (10, 5.0)
+    """
+
+    lift: Callable[[Any, int | None], Any]
+    merge: Callable[[Any, Any], Any]
+    finish: Callable[[Any, int], tuple[Any, Any]]
+    weigh: Callable[[Any, Any, int, Any], Any]
+    name: str = "custom"
+    params: tuple[Any, ...] = ()
+
+
+def _choice(name: str, value: str, choices: tuple[str, ...]) -> None:
+    if value not in choices:
+        raise PoolError(f"{name}={value!r} is not a rule; use one of {', '.join(map(repr, choices))}")
+
+
+# -- max and min: the taps that no other tap beats ---------------------------------------------------------------
+
+
+@lru_cache(typed=True)
+def maximum(ties: Ties = "first", nan: Nan = "propagate") -> Law:
+    """The largest tap. r = the winners and the number that share the derivative.
+
+        ties="first"  y' = x'_t of the first winner in row-major order      "last"   of the last
+        ties="split"  y' = mean of x'_t over the winners                    "all"    sum of x'_t over the winners
+
+    nan="propagate": a NaN beats every number, so the first NaN wins; "ignore": every number beats a NaN.
+    """
+    return _extreme("max", greater, lambda a, b: Interval(max(a.lo, b.lo), max(a.hi, b.hi)), ties, nan)
+
+
+@lru_cache(typed=True)
+def minimum(ties: Ties = "first", nan: Nan = "propagate") -> Law:
+    """The smallest tap; ties and NaN as in `maximum`."""
+    return _extreme(
+        "min", lambda a, b: greater(b, a), lambda a, b: Interval(min(a.lo, b.lo), min(a.hi, b.hi)), ties, nan
+    )
+
+
+def _extreme(
+    name: str,
+    above: Callable[[Any, Any], bool],
+    join: Callable[[Interval, Interval], Interval],
+    ties: Ties,
+    nan: Nan,
+) -> Law:
+    _choice("ties", ties, ("first", "last", "all", "split"))
+    _choice("nan", nan, ("propagate", "ignore"))
+    chosen = {"first": slice(0, 1), "last": slice(-1, None)}.get(ties, slice(None))
+
+    def beats(a: Any, b: Any) -> bool:
+        if is_nan(a) or is_nan(b):
+            return is_nan(a) > is_nan(b) if nan == "propagate" else is_nan(a) < is_nan(b)
+        return above(a, b)  # strict: equals do not beat one another, so all of them stay
+
+    def merge(a: Any, b: Any) -> Any:
+        return _unbeaten(a, b) + _unbeaten(b, a)
+
+    def _unbeaten(these: Any, those: Any) -> Any:
+        return tuple(this for this in these if not any(beats(that[0], this[0]) for that in those))
+
+    def finish(state: Any, count: int) -> tuple[Any, Any]:
+        xs, taps = zip(*state, strict=True)
+        if undecided(xs):  # intervals that overlap: each may win, so its share is somewhere in [0, 1]
+            if isinstance(xs[0], Dual):
+                raise PoolTypeError("the winner among overlapping intervals is undecided; use jvp, not dual numbers")
+            return reduce(join, xs), (taps, None)
+        n = len(taps) if ties == "split" else 1
+        return blend(xs[chosen], n), (taps[chosen], n)
+
+    def weigh(g: Any, x: Any, t: int, residual: Any) -> Any:
+        taps, n = residual
+        if t not in taps:
+            return 0
+        return g * Interval(0, 1) if n is None else g if n == 1 else g / n
+
+    # a + b keeps row-major order only if merge puts the earlier state first, as `fold` does
+    return Law(lambda x, t: ((x, t),), merge, finish, weigh, name, (ties, nan))
+
+
+# -- sum and mean --------------------------------------------------------------------------------------------------
+
+
+def _add(a: Any, b: Any) -> Any:
+    return a + b
+
+
+SUM = Law(lambda x, t: x, _add, lambda s, n: (s, None), lambda g, x, t, r: g, "sum")
+
+
+@lru_cache(typed=True)
+def mean(divisor: int | None = None) -> Law:
+    """The sum over the count, or over `divisor` if one is given. r = what was divided by."""
+    return Law(
+        lambda x, t: x,
+        _add,
+        lambda s, n: (s / (divisor or n), divisor or n),
+        lambda g, x, t, n: g / n,
+        "mean",
+        (divisor,),
+    )
+
+
+# -- smooth max and Lp: a sum of terms, each kept relative to the largest so that none overflows -------------------
+
+
+def _relative(ratio: Callable[[Any, Any], Any], above: Callable[[Any, Any], bool]) -> Callable[[Any, Any], Any]:
+    """Merge of states (m, s) that stand for s times the term of m: move the lesser m to the greater."""
+
+    def merge(a: Any, b: Any) -> Any:
+        (m, s), (n, r) = a, b
+        if m == n:  # asked first: inf - inf has no ratio
+            return m, s + r
+        return (n, s * ratio(m, n) + r) if above(n, m) else (m, s + r * ratio(n, m))
+
+    return merge
+
+
+@lru_cache(typed=True)
+def smooth_max(beta: Any = 1.0) -> Law:
+    """Log-sum-exp: a smooth stand-in for max (beta > 0) or min (beta < 0). r = (m, s).
+
+        y  = (1/beta) log sum_t exp(beta x_t) = m + (1/beta) log s,    s = sum_t exp(beta (x_t - m))
+        y' = sum_t softmax(beta x)_t x'_t,                             softmax(beta x)_t = exp(beta (x_t - m)) / s
+
+    Any m gives the same y; the largest x_t (smallest for beta < 0) keeps every exponent at or below 0.
+    """
+    if primal(beta) == 0 or is_nan(beta) or abs(primal(beta)) == float("inf"):
+        raise PoolError(f"beta={beta!r} gives no smooth max; use beta > 0, or beta < 0 for a smooth min")
+    falling = greater(0, point(beta))
+
+    def term(x: Any, m: Any) -> Any:
+        return 1 if x is m or x == m else exp(meet(beta, x) * (x - m))
+
+    def lift(x: Any, t: int | None) -> Any:
+        m = point(x)
+        return m, term(x, m)
+
+    def finish(state: Any, count: int) -> tuple[Any, Any]:
+        m, s = state
+        return m + log(s) / meet(beta, m), state
+
+    merge = _relative(term, (lambda a, b: greater(b, a)) if falling else greater)
+    return Law(lift, merge, finish, lambda g, x, t, r: g * term(x, r[0]) / r[1], "smooth_max", (beta,))
+
+
+@lru_cache(typed=True)
+def lp(p: Any = 2) -> Law:
+    """The p-norm. r = y.
+
+    y  = (sum_t |x_t|^p)^(1/p) = m s^(1/p),    s = sum_t (|x_t| / m)^p
+    y' = sum_t sign(x_t) (|x_t| / y)^(p-1) x'_t,    and 0 where y = 0
+    """
+    if not 1 <= p < float("inf"):
+        raise PoolError(f"norm_type={p!r} is not a norm; use a finite norm_type >= 1 (max_pool of |x| is its limit)")
+
+    def lift(x: Any, t: int | None) -> Any:
+        a = abs(x)
+        m = point(a, neutral=1)
+        return m, (1 if a is m or m == 0 else power(a / m, p))
+
+    def finish(state: Any, count: int) -> tuple[Any, Any]:
+        m, s = state
+        y = m * root(s, p)
+        return y, y
+
+    def weigh(g: Any, x: Any, t: int, y: Any) -> Any:
+        if p == 1 or primal(y) == 0:
+            return g * sign(x)
+        if isinstance(y, Interval) and y.lo <= 0:  # |x| / y is somewhere in [0, 1]
+            return g * sign(x) * Interval(0, 1)
+        return g * sign(x) * power(abs(x) / y, p - 1)
+
+    return Law(lift, _relative(lambda a, b: power(a / b, p), greater), finish, weigh, "lp", (p,))

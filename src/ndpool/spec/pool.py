@@ -1,0 +1,62 @@
+"""Pooling, once: forward, jvp and vjp of any law over any window, on flat row-major lists of any scalar.
+
+    forward   y_o, r_o = finish(reduce(merge, lift(taps of o)), count)
+    jvp       y'_o     = sum over the taps t of o of weigh(x'_t, x_t, t, r_o)
+    vjp       x'_t    += weigh(y'_o, x_t, t, r_o)
+
+This is the meaning; every engine is compared with it. There is no fast path here and never will be.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import reduce
+from typing import Any
+
+from .axis import Window
+from .law import Law
+
+
+def fold(law: Law, x: Sequence[Any], taps: Sequence[int], count: int) -> tuple[Any, Any]:
+    """The value and the residual of one output; 0 and None where nothing is read or counted."""
+    states = [law.lift(x[t], t) for t in taps]
+    states += [law.lift(0, None)] * (count - len(taps))  # padding that counts is zeros without a position
+    return law.finish(reduce(law.merge, states), count) if states else (0, None)
+
+
+def forward(window: Window, law: Law, x: Sequence[Any]) -> tuple[list[Any], list[Any]]:
+    """The values and the residuals of all outputs.
+
+    >>> from ndpool.spec import Window, sliding, maximum
+    >>> forward(Window((sliding(4, kernel=2),)), maximum(), [3, 1, 4, 4])
+    ([3, 4], [((0,), 1), ((2,), 1)])
+    """
+    folded = [fold(law, x, taps, count) for taps, count in window]
+    return [y for y, _ in folded], [r for _, r in folded]
+
+
+def jvp(window: Window, law: Law, x: Sequence[Any], residuals: Sequence[Any], dx: Sequence[Any]) -> list[Any]:
+    """The tangents of the outputs: each gathers from its taps."""
+    outputs = zip(window, residuals, strict=True)
+    return [sum(law.weigh(dx[t], x[t], t, r) for t in taps) for (taps, _), r in outputs]
+
+
+def vjp(window: Window, law: Law, x: Sequence[Any], residuals: Sequence[Any], dy: Sequence[Any]) -> list[Any]:
+    """The cotangents of the inputs: each output scatters to its taps. The transpose of `jvp`."""
+    dx = [0] * len(x)
+    for (taps, _), r, g in zip(window, residuals, dy, strict=True):
+        for t in taps:
+            dx[t] = dx[t] + law.weigh(g, x[t], t, r)
+    return dx
+
+
+def unpool(y: Sequence[Any], winners: Sequence[int], size: int) -> list[Any]:
+    """Max pooling's vjp at given winners: each value goes back to where it came from; those that meet are added.
+
+    >>> unpool([5, 7], [3, 0], 4)
+    [7, 0, 0, 5]
+    """
+    x = [0] * size
+    for value, winner in zip(y, winners, strict=True):
+        x[winner] = x[winner] + value
+    return x
