@@ -30,11 +30,14 @@ Merged = tuple[State, Array, Array]  # the state, and how much of each argument'
 CALL = 20_000  # elements that could be merged in the time of one array call's overhead
 
 
-def along(xp: Any, vector: Any, axis: int, ndim: int) -> Array:
-    """A host vector as an array that broadcasts along `axis`."""
-    shape = [1] * ndim
-    shape[axis] = -1
-    return xp.reshape(xp.asarray(vector), tuple(shape))
+def along(vector: Any, axis: int, ndim: int) -> Any:
+    """A host vector, shaped to broadcast along `axis`."""
+    return vector.reshape((1,) * axis + (-1,) + (1,) * (ndim - axis - 1))
+
+
+def on(xp: Any, device: Any, host: Any) -> Array:
+    """A host array as one of that library and device."""
+    return xp.asarray(host, device=device)
 
 
 def zeros_like(xp: Any, a: Array, axis: int, n: int) -> Array:
@@ -78,23 +81,21 @@ class Select:
         outputs = np.flatnonzero(self.used)
         outputs = outputs[np.argsort(self.index[outputs], kind="stable")]
         ends = np.searchsorted(self.index[outputs], np.arange(self.size + 1))
-        readers, none = np.append(outputs, len(self.index)), len(self.index)
-        most = int(np.max(ends[1:] - ends[:-1], initial=0))
-        return [readers[np.where(ends[:-1] + r < ends[1:], ends[:-1] + r, len(outputs))] for r in range(most)] or [
-            np.full(self.size, none)
-        ]
+        readers, none = np.append(outputs, len(self.index)), len(outputs)
+        most = int(np.max(ends[1:] - ends[:-1], initial=1))
+        return [readers[np.where(ends[:-1] + r < ends[1:], ends[:-1] + r, none)] for r in range(most)]
 
     def push(self, xp: Any, a: Array, axis: int) -> Array:
         if self.slice is not None:
             return cut(a, axis, self.slice)
-        return xp.take(a, xp.asarray(self.index), axis=axis)
+        return xp.take(a, on(xp, a.device, self.index), axis=axis)
 
     def pull(self, xp: Any, g: Array, axis: int) -> Array:
         part = self.slice
         if part is not None and part.step == 1 and self.used.all():
             return pad(xp, g, axis, part.start, self.size - part.stop)
         padded = xp.concat([g, zeros_like(xp, g, axis, 1)], axis=axis)
-        parts = [xp.take(padded, xp.asarray(readers), axis=axis) for readers in self.inverse]
+        parts = [xp.take(padded, on(xp, g.device, readers), axis=axis) for readers in self.inverse]
         return sum(parts[1:], parts[0])
 
 
@@ -212,7 +213,7 @@ class Pass:
         if in_a.all() and in_b.all():
             return state, ra, rb
         xp = self.xp
-        only_a, only_b = (along(xp, v, self.axis, self.ndim) for v in (~in_b, in_b & ~in_a))
+        only_a, only_b = (on(xp, a[0].device, along(v, self.axis, self.ndim)) for v in (~in_b, in_b & ~in_a))
         state = tuple(xp.where(only_a, p, xp.where(only_b, q, m)) for p, q, m in zip(a, b, state, strict=True))
         return state, _choose(xp, only_a, only_b, ra), _choose(xp, only_b, only_a, rb)
 

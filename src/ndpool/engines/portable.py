@@ -27,7 +27,7 @@ from ..errors import PoolError
 from ..spec import Axis, Law, Window, each
 from .dtypes import kind, name, wide
 from .linear import Linear
-from .passes import Array, Merged, Pass, State, along, cut, pad, plan, weighted
+from .passes import Array, Merged, Pass, State, along, cut, on, pad, plan, weighted
 
 MASK32 = (1 << 32) - 1
 Count = Callable[[], Any]  # what each output counts, asked for only by those who divide by it
@@ -47,9 +47,9 @@ def linearize(xp: Any, window: Window, law: Law, x: Array) -> Linear:
 def winners(xp: Any, window: Window, law: Law, x: Array, axes: tuple[int, ...]) -> tuple[Array, Array]:
     """The values and where each was taken from: flat row-major positions within `axes`; -1 where nothing is read."""
     sizes = [window.axes[a].size for a in axes]
-    places = [along(np, np.arange(n), a, len(window.axes)) for a, n in zip(axes, sizes, strict=True)]
+    places = [along(np.arange(n), a, len(window.axes)) for a, n in zip(axes, sizes, strict=True)]
     flat = sum((p * math.prod(sizes[i + 1 :]) for i, p in enumerate(places)), np.zeros((1,) * len(window.axes), int))
-    fold = _Fold(xp, window, law, x, keep=False, place=xp.asarray(flat))
+    fold = _Fold(xp, window, law, x, keep=False, place=on(xp, x.device, flat))
     return fold.y, fold.place
 
 
@@ -62,7 +62,7 @@ class _Fold:
     """One run over one array: `y`, `place` (if asked for), and `push` and `pull` (if kept)."""
 
     def __init__(self, xp: Any, window: Window, law: Law, x: Array, keep: bool, place: Array = None):
-        self.xp, self.window = xp, window
+        self.xp, self.window, self.device = xp, window, x.device
         self.law = LAWS[law.name](xp, x.dtype, *law.params)
         self.pooled = [i for i, axis in enumerate(window.axes) if axis != each(axis.size)]
         # zeros that count are put into x, and are read like any tap, unless they change nothing
@@ -108,8 +108,8 @@ class _Fold:
 
     def _outer(self, combine: Callable[[Array, Array], Array], vectors: list[Any]) -> Array:
         """A host vector a pooled axis, combined over their product."""
-        shaped = [along(np, v, i, len(self.window.axes)) for i, v in zip(self.pooled, vectors, strict=True)]
-        return self.xp.asarray(reduce(combine, shaped))
+        shaped = [along(v, i, len(self.window.axes)) for i, v in zip(self.pooled, vectors, strict=True)]
+        return on(self.xp, self.device, reduce(combine, shaped))
 
     def _count(self) -> Array | int:
         """What each output counts; a plain number where all count the same."""

@@ -135,11 +135,7 @@ def whole(n: int) -> Axis:
 
 
 def adaptive_start(o: int, n: int, outputs: int) -> int:
-    """The first position of adaptive bin `o`: floor(o n / outputs).
-
-    >>> adaptive_start(1, 5, 3), adaptive_end(1, 5, 3)
-    (1, 4)
-    """
+    """The first position of adaptive bin `o`: floor(o n / outputs)."""
     return adaptive(n, outputs).reads(o).start
 
 

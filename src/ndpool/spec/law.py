@@ -8,13 +8,30 @@ arrives as taps with the value 0 and no position (`lift(0, None)`).
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import lru_cache, reduce
+from functools import lru_cache
 from typing import Any, Literal
 
 from ..errors import PoolError, PoolTypeError
-from .scalar import Dual, Interval, blend, exp, greater, is_nan, log, meet, point, power, primal, root, sign, undecided
+from .scalar import (
+    Dual,
+    Interval,
+    blend,
+    exp,
+    greater,
+    is_nan,
+    less,
+    log,
+    meet,
+    point,
+    power,
+    primal,
+    root,
+    sign,
+    undecided,
+)
 
 Ties = Literal["first", "last", "all", "split"]
 Nan = Literal["propagate", "ignore"]
@@ -60,24 +77,16 @@ def maximum(ties: Ties = "first", nan: Nan = "propagate") -> Law:
 
     nan="propagate": a NaN beats every number, so the first NaN wins; "ignore": every number beats a NaN.
     """
-    return _extreme("max", greater, lambda a, b: Interval(max(a.lo, b.lo), max(a.hi, b.hi)), ties, nan)
+    return _extreme("max", greater, max, ties, nan)
 
 
 @lru_cache(typed=True)
 def minimum(ties: Ties = "first", nan: Nan = "propagate") -> Law:
     """The smallest tap; ties and NaN as in `maximum`."""
-    return _extreme(
-        "min", lambda a, b: greater(b, a), lambda a, b: Interval(min(a.lo, b.lo), min(a.hi, b.hi)), ties, nan
-    )
+    return _extreme("min", less, min, ties, nan)
 
 
-def _extreme(
-    name: str,
-    above: Callable[[Any, Any], bool],
-    join: Callable[[Interval, Interval], Interval],
-    ties: Ties,
-    nan: Nan,
-) -> Law:
+def _extreme(name: str, above: Callable[[Any, Any], bool], ends: Callable[..., Any], ties: Ties, nan: Nan) -> Law:
     _choice("ties", ties, ("first", "last", "all", "split"))
     _choice("nan", nan, ("propagate", "ignore"))
     chosen = {"first": slice(0, 1), "last": slice(-1, None)}.get(ties, slice(None))
@@ -87,18 +96,18 @@ def _extreme(
             return is_nan(a) > is_nan(b) if nan == "propagate" else is_nan(a) < is_nan(b)
         return above(a, b)  # strict: equals do not beat one another, so all of them stay
 
-    def merge(a: Any, b: Any) -> Any:
-        return _unbeaten(a, b) + _unbeaten(b, a)
-
-    def _unbeaten(these: Any, those: Any) -> Any:
+    def unbeaten(these: Any, those: Any) -> Any:
         return tuple(this for this in these if not any(beats(that[0], this[0]) for that in those))
+
+    def merge(a: Any, b: Any) -> Any:
+        return unbeaten(a, b) + unbeaten(b, a)  # the earlier first: row-major order among equals
 
     def finish(state: Any, count: int) -> tuple[Any, Any]:
         xs, taps = zip(*state, strict=True)
         if undecided(xs):  # intervals that overlap: each may win, so its share is somewhere in [0, 1]
             if isinstance(xs[0], Dual):
                 raise PoolTypeError("the winner among overlapping intervals is undecided; use jvp, not dual numbers")
-            return reduce(join, xs), (taps, None)
+            return Interval(ends(x.lo for x in xs), ends(x.hi for x in xs)), (taps, None)
         n = len(taps) if ties == "split" else 1
         return blend(xs[chosen], n), (taps[chosen], n)
 
@@ -108,31 +117,24 @@ def _extreme(
             return 0
         return g * Interval(0, 1) if n is None else g if n == 1 else g / n
 
-    # a + b keeps row-major order only if merge puts the earlier state first, as `fold` does
     return Law(lambda x, t: ((x, t),), merge, finish, weigh, name, (ties, nan))
 
 
 # -- sum and mean --------------------------------------------------------------------------------------------------
 
 
-def _add(a: Any, b: Any) -> Any:
-    return a + b
-
-
-SUM = Law(lambda x, t: x, _add, lambda s, n: (s, None), lambda g, x, t, r: g, "sum")
+SUM = Law(lambda x, t: x, operator.add, lambda s, n: (s, None), lambda g, x, t, r: g, "sum")
 
 
 @lru_cache(typed=True)
 def mean(divisor: int | None = None) -> Law:
     """The sum over the count, or over `divisor` if one is given. r = what was divided by."""
-    return Law(
-        lambda x, t: x,
-        _add,
-        lambda s, n: (s / (divisor or n), divisor or n),
-        lambda g, x, t, n: g / n,
-        "mean",
-        (divisor,),
-    )
+
+    def finish(s: Any, count: int) -> tuple[Any, int]:
+        n = divisor or count
+        return s / n, n
+
+    return Law(lambda x, t: x, operator.add, finish, lambda g, x, t, n: g / n, "mean", (divisor,))
 
 
 # -- smooth max and Lp: a sum of terms, each kept relative to the largest so that none overflows -------------------
@@ -161,7 +163,7 @@ def smooth_max(beta: Any = 1.0) -> Law:
     """
     if primal(beta) == 0 or is_nan(beta) or abs(primal(beta)) == float("inf"):
         raise PoolError(f"beta={beta!r} gives no smooth max; use beta > 0, or beta < 0 for a smooth min")
-    falling = greater(0, point(beta))
+    above = less if less(point(beta), 0) else greater
 
     def term(x: Any, m: Any) -> Any:
         return 1 if x is m or x == m else exp(meet(beta, x) * (x - m))
@@ -174,8 +176,7 @@ def smooth_max(beta: Any = 1.0) -> Law:
         m, s = state
         return m + log(s) / meet(beta, m), state
 
-    merge = _relative(term, (lambda a, b: greater(b, a)) if falling else greater)
-    return Law(lift, merge, finish, lambda g, x, t, r: g * term(x, r[0]) / r[1], "smooth_max", (beta,))
+    return Law(lift, _relative(term, above), finish, lambda g, x, t, r: g * term(x, r[0]) / r[1], "smooth_max", (beta,))
 
 
 @lru_cache(typed=True)
@@ -191,7 +192,7 @@ def lp(p: Any = 2) -> Law:
     def lift(x: Any, t: int | None) -> Any:
         a = abs(x)
         m = point(a, neutral=1)
-        return m, (1 if a is m or m == 0 else power(a / m, p))
+        return m, (power(a / m, p) if a is not m and greater(m, 0) else 1)
 
     def finish(state: Any, count: int) -> tuple[Any, Any]:
         m, s = state

@@ -1,9 +1,5 @@
 """Pooling, once: forward, jvp and vjp of any law over any window, on flat row-major lists of any scalar.
 
-    forward   y_o, r_o = finish(reduce(merge, lift(taps of o)), count)
-    jvp       y'_o     = sum over the taps t of o of weigh(x'_t, x_t, t, r_o)
-    vjp       x'_t    += weigh(y'_o, x_t, t, r_o)
-
 This is the meaning; every engine is compared with it. There is no fast path here and never will be.
 """
 

@@ -15,20 +15,18 @@ from typing import Any
 
 
 def exp(x: Any) -> Any:
-    """e**x by the scalar's own function: math's for plain numbers, `.exp()` for scalars that bring one."""
-    return _function("exp", x)
+    """e**x by the scalar's own function: its class's `exp`, or math's for plain numbers."""
+    return _home(x).exp(x)
 
 
 def log(x: Any) -> Any:
     """The natural logarithm by the scalar's own function."""
-    return _function("ln" if isinstance(x, Decimal) else "log", x)
+    return x.ln() if isinstance(x, Decimal) else _home(x).log(x)
 
 
-def _function(name: str, x: Any) -> Any:
-    if _is_sympy(x):
-        return getattr(sys.modules["sympy"], name)(x)
-    own = getattr(type(x), name, None)
-    return own(x) if own else getattr(math, name)(x)
+def _home(x: Any) -> Any:
+    """Where x's functions live."""
+    return sys.modules["sympy"] if _is_sympy(x) else type(x) if hasattr(type(x), "exp") else math
 
 
 def _is_sympy(x: Any) -> bool:
@@ -46,13 +44,10 @@ def root(x: Any, p: Any) -> Any:
 
 
 def sign(x: Any) -> Any:
-    """-1, 0 or 1; for an interval, the hull of those of its members."""
+    """-1, 0 or 1; NaN for NaN; for an interval, the hull of those of its members."""
     if isinstance(x, Interval):
         return Interval(sign(x.lo), sign(x.hi))
-    if _is_sympy(x):
-        return sys.modules["sympy"].sign(x)
-    p = point(x)
-    return (p > 0) - (p < 0)
+    return _home(x).sign(x) if _is_sympy(x) else primal(x) if is_nan(x) else greater(x, 0) - less(x, 0)
 
 
 def meet(c: Any, x: Any) -> Any:
@@ -70,13 +65,17 @@ def point(x: Any, neutral: int = 0) -> Any:
 
 def is_nan(x: Any) -> bool:
     """Whether x is not a number, which is the one thing that differs from itself."""
-    p = point(x)
-    return bool(p != p)
+    return bool((p := point(x)) != p)
 
 
 def greater(a: Any, b: Any) -> bool:
     """Whether a > b for certain; False where either is NaN (Decimal would raise) or two intervals overlap."""
     return not is_nan(a) and not is_nan(b) and bool(a > b)
+
+
+def less(a: Any, b: Any) -> bool:
+    """Whether a < b for certain."""
+    return greater(b, a)
 
 
 def undecided(xs: Sequence[Any]) -> bool:
@@ -90,7 +89,7 @@ def primal(x: Any) -> Any:
 
 
 class _Number:
-    """The operators that follow from + * / and negation."""
+    """The operators that follow from + * / >, negation and `of`."""
 
     def __radd__(self: Any, other: Any) -> Any:
         return self + other
@@ -106,6 +105,9 @@ class _Number:
 
     def __rtruediv__(self: Any, other: Any) -> Any:
         return self.of(other) / self
+
+    def __lt__(self: Any, other: Any) -> bool:
+        return bool(self.of(other) > self)
 
 
 @dataclass(frozen=True)
@@ -124,9 +126,6 @@ class Dual(_Number):
     def of(x: Any) -> Dual:
         return x if isinstance(x, Dual) else Dual(x)
 
-    def _chain(self, value: Any, slope: Any) -> Dual:
-        return Dual(value, slope * self.tangent)
-
     def __add__(self, other: Any) -> Dual:
         other = Dual.of(other)
         return Dual(self.value + other.value, self.tangent + other.tangent)
@@ -144,20 +143,17 @@ class Dual(_Number):
         return Dual(-self.value, -self.tangent)
 
     def __pow__(self, p: Any) -> Dual:
-        return self._chain(self.value**p, p * self.value ** (p - 1))
+        return Dual(self.value**p, p * self.value ** (p - 1) * self.tangent)
 
     def __abs__(self) -> Dual:
-        return self._chain(abs(self.value), sign(self.value))
+        return Dual(abs(self.value), sign(self.value) * self.tangent)
 
     def __gt__(self, other: Any) -> bool:
         return bool(self.value > Dual.of(other).value)
 
-    def __lt__(self, other: Any) -> bool:
-        return bool(self.value < Dual.of(other).value)
-
     def exp(self) -> Dual:
         value = exp(self.value)
-        return self._chain(value, value)
+        return Dual(value, value * self.tangent)
 
     def log(self) -> Dual:
         return Dual(log(self.value), self.tangent / self.value)
@@ -177,11 +173,8 @@ class Interval(_Number):
 
     a > b only when it is certain: every member of a is above every member of b.
 
-    >>> third = Interval(1, 1) / 3
-    >>> third.lo < 1 / 3 < third.hi and (third * 3).lo <= 1 <= (third * 3).hi
-    True
-    >>> Interval(0, 1) > Interval(0.5, 2), Interval(3, 4) > Interval(1, 2)
-    (False, True)
+    >>> Interval(0, 1) > Interval(0.5, 2), Interval(3, 4) > Interval(1, 2), 1 in Interval(1, 1) / 3 * 3
+    (False, True, True)
     """
 
     lo: float
@@ -192,7 +185,7 @@ class Interval(_Number):
         if isinstance(x, Interval):
             return x
         f = float(x)  # widened where the conversion rounds
-        return Interval(f, f) if f == x else Interval(_down(f), _up(f))
+        return Interval(f, f) if f == x else _outward([f])
 
     def __add__(self, other: Any) -> Interval:
         other = Interval.of(other)
@@ -224,9 +217,6 @@ class Interval(_Number):
     def __gt__(self, other: Any) -> bool:
         return self.lo > Interval.of(other).hi
 
-    def __lt__(self, other: Any) -> bool:
-        return self.hi < Interval.of(other).lo
-
     def __contains__(self, x: Any) -> bool:
         return bool(self.lo <= x <= self.hi)
 
@@ -237,8 +227,9 @@ class Interval(_Number):
         return self._monotone(lambda x: math.log(x) if x > 0 else -math.inf)
 
     def _monotone(self, f: Callable[[float], float], floor: float = -math.inf) -> Interval:
-        wide = _outward([f(self.lo), f(self.hi)])  # twice: libm may err by more than half a unit in the last place
-        return Interval(max(_down(wide.lo), floor), _up(wide.hi))
+        near = _outward([f(self.lo), f(self.hi)])
+        wide = _outward([near.lo, near.hi])  # twice: libm may err by more than half a unit in the last place
+        return Interval(max(wide.lo, floor), wide.hi)
 
 
 def _exp(x: float) -> float:
@@ -253,12 +244,4 @@ def _times(a: float, b: float) -> float:
 
 
 def _outward(ends: Sequence[float]) -> Interval:
-    return Interval(_down(min(ends)), _up(max(ends)))
-
-
-def _down(x: float) -> float:
-    return math.nextafter(x, -math.inf)
-
-
-def _up(x: float) -> float:
-    return math.nextafter(x, math.inf)
+    return Interval(math.nextafter(min(ends), -math.inf), math.nextafter(max(ends), math.inf))
