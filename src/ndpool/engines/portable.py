@@ -26,6 +26,7 @@ import numpy as np
 from ..errors import PoolError
 from ..spec import Axis, Law, Window, each
 from .dtypes import kind, name, wide
+from .dual import DualArray, point
 from .linear import Linear
 from .passes import Array, Merged, Pass, State, along, cut, on, pad, plan, weighted
 
@@ -163,12 +164,20 @@ class Extreme:
         else:
             ra, rb = ~self.beats(b[0], a[0]), ~self.beats(a[0], b[0])
         kept = [xp.where(ra, p, q) for p, q in zip(a, b, strict=True)]
+        if isinstance(kept[0], DualArray):  # equals are one value, moved by the tangents of all who share it
+            moved = weighted(xp, ra, a[0].tangent) + weighted(xp, rb, b[0].tangent)
+            kept[0] = DualArray(kept[0].value, moved)
         if self.ties == "split":
             kept[1] = weighted(xp, ra, a[1]) + weighted(xp, rb, b[1])
         return tuple(kept), ra, rb
 
     def finish(self, state: State, count: Count) -> tuple[Array, Array]:
-        return state[0], state[1] if self.ties == "split" else None
+        if self.ties != "split":
+            return state[0], None
+        y, sharers = state[:2]
+        if isinstance(y, DualArray):
+            y = DualArray(y.value, divided(self.xp, y.tangent, sharers))
+        return y, sharers
 
 
 class Sum:
@@ -235,7 +244,11 @@ class SmoothMax:
 
     def lift(self, x: Array) -> tuple[State, Array]:
         x = self.xp.astype(x, self.dtype)
-        return (x, self.xp.ones_like(x)), None
+        m = point(x)
+        if m is x:
+            return (m, self.xp.ones_like(m)), None
+        s = self.xp.exp(self.beta * (x - m))
+        return (m, s), s
 
     def merge(self, a: State, b: State) -> Merged:
         m = self.extreme(a[0], b[0])
@@ -259,8 +272,12 @@ class Lp:
         self.xp, self.dtype, self.p = xp, wide(xp, dtype), p
 
     def lift(self, x: Array) -> tuple[State, Array]:
-        x = self.xp.astype(x, self.dtype)
-        return (self.xp.abs(x), self.xp.ones_like(x)), self.xp.sign(x)
+        a, slope = self.xp.abs(self.xp.astype(x, self.dtype)), self.xp.sign(x)
+        m = point(a)
+        if m is a:
+            return (m, self.xp.ones_like(m)), slope
+        q = self.xp.where(m == 0, self.xp.ones_like(m), a / m)
+        return (m, q**self.p), slope * q ** (self.p - 1)
 
     def merge(self, a: State, b: State) -> Merged:
         m = self.xp.maximum(a[0], b[0])
