@@ -35,8 +35,11 @@ from .api import (
     sum_pool,
     unpad,
 )  # fmt: skip
+from .engines import Linear
+from .engines.dual import DualArray
 from .errors import PoolError, PoolTypeError
-from .op import Linearized, Op
+from .graph import Graph, GraphError, Program
+from .op import Op
 from .ops import (
     AdaptiveAvgPool,
     AdaptiveLpPool,
@@ -66,14 +69,14 @@ __version__ = "0.1.0"
 
 __all__ = [
     "AdaptiveAvgPool", "AdaptiveLpPool", "AdaptiveMaxPool", "AdaptiveMinPool", "AdaptivePool",
-    "AdaptiveSmoothMaxPool", "AdaptiveSumPool", "AvgPool", "Dual", "GlobalAvgPool", "GlobalLpPool", "GlobalMaxPool",
-    "GlobalMinPool", "GlobalPool", "GlobalSmoothMaxPool", "GlobalSumPool", "Interval", "Law", "Linearized", "LpPool",
-    "MaxPool", "MinPool", "Op", "Pool", "PoolError", "PoolTypeError", "SmoothMaxPool", "SumPool", "adaptive_avg_pool",
-    "adaptive_end", "adaptive_lp_pool", "adaptive_max_pool", "adaptive_min_pool", "adaptive_pool",
-    "adaptive_smooth_max_pool", "adaptive_start", "adaptive_sum_pool", "avg_pool", "global_avg_pool",
-    "global_lp_pool", "global_max_pool", "global_min_pool", "global_pool", "global_smooth_max_pool",
-    "global_sum_pool", "lp_pool", "max_pool", "max_unpool", "min_pool", "pool", "smooth_max_pool", "spec", "sum_pool",
-    "unpad",
+    "AdaptiveSmoothMaxPool", "AdaptiveSumPool", "AvgPool", "Dual", "DualArray", "GlobalAvgPool", "GlobalLpPool",
+    "GlobalMaxPool", "GlobalMinPool", "GlobalPool", "GlobalSmoothMaxPool", "GlobalSumPool", "Graph", "GraphError",
+    "Interval", "Law", "Linear", "LpPool", "MaxPool", "MinPool", "Op", "Pool", "PoolError", "PoolTypeError",
+    "Program", "SmoothMaxPool", "SumPool", "adaptive_avg_pool", "adaptive_end", "adaptive_lp_pool",
+    "adaptive_max_pool", "adaptive_min_pool", "adaptive_pool", "adaptive_smooth_max_pool", "adaptive_start",
+    "adaptive_sum_pool", "avg_pool", "global_avg_pool", "global_lp_pool", "global_max_pool", "global_min_pool",
+    "global_pool", "global_smooth_max_pool", "global_sum_pool", "lp_pool", "max_pool", "max_unpool", "min_pool",
+    "pool", "smooth_max_pool", "spec", "sum_pool", "unpad",
 ]  # fmt: skip
 
 

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any, Concatenate, ParamSpec
 
 from . import ops
-from .arguments import entries, integer, named, paddings, rank_of, resolve_axes, sizes
+from .arguments import axes_tuple, choice, entries, named, numbered, rank_of, resolve_axes, sides, sizes
 from .engines import namespace, reference, shape_of, unpooling
 from .errors import PoolError, PoolTypeError
 from .op import Op, function_name
@@ -79,27 +79,32 @@ def max_unpool(
     [[0, 5, 0, 0], [0, 0, 0, 9]]
     """
     with named("max_unpool"):
-        shape = shape_of(y)
-        if shape_of(indices) != shape:
+        shape = shape_of(y, "y")
+        if shape_of(indices, "indices") != shape:
             raise PoolError(f"indices has shape {shape_of(indices)}, but y has {shape}; give both the same")
-        if duplicates not in ("sum", "last"):
-            raise PoolError(f"duplicates={duplicates!r} is not a rule; use 'sum' or 'last'")
-        kernel_size, padding = sizes("kernel_size", kernel_size, 1), paddings(padding)
+        choice("duplicates", duplicates, ("sum", "last"))
+        kernel_size, padding = sizes("kernel_size", kernel_size, 1), numbered(padding)
         stride = kernel_size if stride is None else sizes("stride", stride, 1)
-        rank = rank_of(kernel_size=kernel_size, stride=stride, padding=padding, axes=axes)
-        pooled = resolve_axes(axes, rank, len(shape))
+        axes = axes_tuple(axes)
+        pooled = resolve_axes(
+            axes, rank_of(kernel_size=kernel_size, stride=stride, padding=padding, axes=axes), len(shape)
+        )
+        given = None if output_size is None else sizes("output_size", output_size, 0)
+        whole = isinstance(given, tuple) and len(given) == len(shape)
         out = list(shape)
         for i, a in enumerate(pooled):
-            k, s, p = (
-                entries(n, v, len(pooled))[i]
-                for n, v in (("kernel_size", kernel_size), ("stride", stride), ("padding", padding))
+            k, s, (lo, hi) = (
+                entries("kernel_size", kernel_size, len(pooled))[i],
+                entries("stride", stride, len(pooled))[i],
+                sides(entries("padding", padding, len(pooled))[i]),
             )
-            out[a] = (shape[a] - 1) * s - (sum(p) if isinstance(p, tuple) else 2 * p) + k
-        if output_size is not None:
-            given = tuple(integer("output_size", n, 0) for n in output_size)
-            given = given[-len(pooled) :] if len(given) == len(shape) else entries("output_size", given, len(pooled))
-            for a, n in zip(pooled, given, strict=True):
-                out[a] = n
+            out[a] = (shape[a] - 1) * s - lo - hi + k
+            if given is not None:
+                out[a] = given[a] if whole else entries("output_size", given, len(pooled))[i]  # type: ignore[index]
+            elif out[a] < 0:
+                raise PoolError(
+                    f"on axis {a}, the output would have {out[a]} positions; use less padding or output_size"
+                )
         if namespace(indices) is not namespace(y):
             raise PoolTypeError("y and indices are of different kinds; give two arrays or two nested lists")
         run = unpooling.nested if namespace(y) is None else unpooling.arrays
@@ -113,11 +118,11 @@ def unpad(x: Any, padding: Any, axes: Any = None) -> Any:
     [[1, 2]]
     """
     with named("unpad"):
-        shape, padding = shape_of(x), paddings(padding)
+        shape, padding, axes = shape_of(x), numbered(padding), axes_tuple(axes)
         pooled = resolve_axes(axes, rank_of(padding=padding, axes=axes), len(shape))
         parts = [slice(None)] * len(shape)
         for a, p in zip(pooled, entries("padding", padding, len(pooled)), strict=True):
-            lo, hi = p if isinstance(p, tuple) else (p, p)
+            lo, hi = sides(p)
             if lo + hi > shape[a]:
                 raise PoolError(f"on axis {a}, padding={p} is more than the input's {shape[a]}; use less")
             parts[a] = slice(lo, shape[a] - hi)

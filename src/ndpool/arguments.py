@@ -23,7 +23,7 @@ def named(name: str) -> Iterator[None]:
         if text.startswith(f"{name}: "):
             raise
         raise type(error)(f"{name}: {text}") from error.__cause__
-    except (TypeError, ZeroDivisionError) as error:  # a scalar without >, /, exp ...: its own words, our name
+    except (TypeError, ArithmeticError) as error:  # a scalar without >, /, exp ..., or out of range: its own words
         raise PoolTypeError(f"{name}: these scalars cannot be pooled so: {error}") from error
 
 
@@ -42,10 +42,16 @@ def integer(name: str, value: Any, least: int) -> int:
     return number
 
 
+def choice(name: str, value: Any, rules: tuple[str, ...]) -> None:
+    """Raise unless `value` is one of the named rules."""
+    if not isinstance(value, str) or value not in rules:
+        raise PoolError(f"{name}={value!r} is not a rule; use one of {', '.join(map(repr, rules))}")
+
+
 def number(name: str, value: Any) -> Any:
     """Any scalar, but one."""
-    if isinstance(value, (bool, str, bytes)) or value is None or hasattr(value, "__len__"):
-        raise PoolTypeError(f"{name}={value!r} is not a number; use a float")
+    if isinstance(value, (bool, str, bytes, complex)) or value is None or hasattr(value, "__len__"):
+        raise PoolTypeError(f"{name}={value!r} is not a real number; use a float")
     return value
 
 
@@ -75,11 +81,30 @@ def paddings(value: Any) -> Any:
     return sizes("padding", value, 0)
 
 
+def numbered(value: Any) -> Any:
+    """`paddings` where only numbers have a meaning."""
+    if isinstance(value, str):
+        raise PoolTypeError(f"padding={value!r} says nothing here; use ints")
+    return paddings(value)
+
+
+def sides(padding: Any) -> tuple[int, int]:
+    """Before and after, of one axis."""
+    return padding if isinstance(padding, tuple) else (padding, padding)
+
+
 def axes_tuple(value: Any) -> tuple[int, ...] | None:
     """Axes as the user numbered them; negative ones count from the end."""
     if value is None:
         return None
-    return tuple(integer("axes", a, -LIMIT) for a in (value if isinstance(value, (tuple, list)) else (value,)))
+    axes = tuple(integer("axes", a, -LIMIT) for a in (value if isinstance(value, (tuple, list)) else (value,)))
+    _all_different(axes, axes)
+    return axes
+
+
+def _all_different(axes: tuple[int, ...], typed: tuple[int, ...]) -> None:
+    if len(set(axes)) < len(axes):
+        raise PoolError(f"axes={typed} names an axis twice; name each once")
 
 
 def resolve_axes(axes: tuple[int, ...] | None, rank: int | None, ndim: int) -> tuple[int, ...]:
@@ -96,8 +121,7 @@ def resolve_axes(axes: tuple[int, ...] | None, rank: int | None, ndim: int) -> t
     for typed, a in zip(axes, found, strict=True):
         if not 0 <= a < ndim:
             raise PoolError(f"axes={axes} names axis {typed}, but x has {ndim} axes; use {-ndim} to {ndim - 1}")
-    if len(set(found)) < len(found):
-        raise PoolError(f"axes={axes} names an axis twice; name each once")
+    _all_different(found, axes)
     return found
 
 

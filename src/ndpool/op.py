@@ -8,13 +8,17 @@ from __future__ import annotations
 
 import math
 import re
-from dataclasses import KW_ONLY, MISSING, dataclass, fields
+from dataclasses import KW_ONLY, MISSING, dataclass, fields, replace
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
 
 from . import engines
 from .arguments import (
     Size,
     axes_tuple,
+    choice,
     entries,
     fits,
     flag,
@@ -23,59 +27,22 @@ from .arguments import (
     paddings,
     rank_of,
     resolve_axes,
+    sides,
     sizes,
 )  # fmt: skip
-from .engines import dtypes
+from .engines import Linear, dtypes
+from .engines.dual import plain_namespace
 from .errors import PoolError, PoolTypeError
 from .spec import Axis, Law, Window, adaptive, each, sliding, whole
 
 
+@lru_cache
 def function_name(record: str) -> str:
     """`max_pool` for "MaxPool"."""
     return re.sub(r"(?<!^)(?=[A-Z])", "_", record).lower()
 
 
 Padding = Literal["same"] | int | tuple[int, ...] | tuple[tuple[int, int], ...]
-
-
-@dataclass(frozen=True)
-class Linearized:
-    """An op at a point: the value `y`, and `jvp` and `vjp` without another forward pass."""
-
-    y: Any
-    _op: Op
-    _window: Window
-    _engine: engines.Engine
-    _linear: engines.Linear
-    _of: tuple[Any, Any]  # x's namespace and dtype
-
-    def jvp(self, dx: Any) -> Any:
-        """The tangent of y for the tangent `dx` of x."""
-        with named(self._op.name):
-            self._accept("dx", dx, "x", self._window.shape)
-            return self._op._shape(self._engine, self._linear.jvp(dx), self._window)
-
-    def vjp(self, dy: Any) -> Any:
-        """The cotangent of x for the cotangent `dy` of y; the adjoint of `jvp`."""
-        with named(self._op.name):
-            self._accept("dy", dy, "y", self._op._shown(self._window))
-            return self._linear.vjp(self._engine.reshape(dy, self._window.out_shape))
-
-    def _accept(self, name: str, tangent: Any, of: str, shape: tuple[int, ...]) -> None:
-        """Raise unless `tangent` has that shape and an element type that moves x's."""
-        xp, dtype = self._of
-        if engines.namespace(tangent) is not xp:
-            library = "a nested list" if xp is None else f"an array of {xp.__name__}"
-            raise PoolTypeError(f"{name} is a {type(tangent).__name__}, but x is {library}; use the same kind for both")
-        if engines.shape_of(tangent) != shape:
-            raise PoolError(f"{name} has shape {engines.shape_of(tangent)}, but {of} has {shape}; give it {of}'s shape")
-        if xp is None:
-            return
-        # an integer x moves in steps, but which tap wins, or that all are summed, still says where a tangent goes
-        stepped = dtypes.kind(dtype) in ("bool", "integer")
-        if dtypes.kind(tangent.dtype) != "real" if stepped else tangent.dtype != dtype:
-            got, want = dtypes.name(tangent.dtype), "a real dtype" if stepped else dtypes.name(dtype)
-            raise PoolTypeError(f"{name} has dtype {got}, but x has {dtypes.name(dtype)}; convert {name} to {want}")
 
 
 @dataclass(frozen=True, repr=False)
@@ -86,14 +53,15 @@ class Op:
     axes: tuple[int, ...] | int | None = None
     empty: Literal["zero", "error"] = "zero"
 
+    wants_lists = True  # in a graph, exact scalars come as nested lists
+
     def __post_init__(self) -> None:
         with named(self.name):
             self._check()
 
     def _check(self) -> None:
         self._set(axes=axes_tuple(self.axes))
-        if self.empty not in ("zero", "error"):
-            raise PoolError(f"empty={self.empty!r} is not a rule; use 'zero' or 'error'")
+        choice("empty", self.empty, ("zero", "error"))
         _ = self.law  # raises on bad law arguments
 
     def _set(self, **values: Any) -> None:
@@ -133,32 +101,22 @@ class Op:
     def window(self, shape: tuple[int, ...]) -> Window:
         """What each output reads of an array of that shape."""
         with named(self.name):
-            shape = tuple(integer("shape", n, 0) for n in shape)
-            axes = [each(n) for n in shape]
-            pooled = resolve_axes(axes_tuple(self.axes), self._rank(), len(shape))
-            for i, a in enumerate(pooled):
-                try:
-                    axes[a] = self._axis(shape[a], i, len(pooled))
-                except PoolError as error:
-                    raise PoolError(f"on axis {a}, {error}") from None
-            window = Window(tuple(axes))
-            extents = [-(-axis.extent // axis.per) for axis in axes]
-            fits("the number of inputs", math.prod(window.shape))
-            fits("the number of outputs", math.prod(window.out_shape))
-            fits("the number of positions under a window", math.prod(extents))
-            if self.empty == "error":
-                self._reject_empty(window, pooled)
-            return window
+            return _window(self, tuple(integer("shape", n, 0) for n in shape))
 
     def _reject_empty(self, window: Window, pooled: tuple[int, ...]) -> None:
         for a in pooled:
             axis = window.axes[a]
-            for o in range(axis.outputs):
-                if not axis.reads(o):
-                    raise PoolError(
-                        f"on axis {a}, output {o} reads nothing of an input of size {axis.size}, and empty='error'; "
-                        "use less padding, or empty='zero' for 0"
-                    )
+            for o in np.flatnonzero(axis.span(np.arange(axis.outputs))[1] == 0)[:1]:
+                raise PoolError(
+                    f"on axis {a}, output {o} reads nothing of an input of size {axis.size}, and empty='error'; "
+                    "use less padding, or empty='zero' for 0"
+                )
+
+    def batched(self, flags: tuple[bool, ...], shapes: tuple[tuple[int, ...], ...]) -> Op:
+        """The same op on an array with one more leading axis: its axes counted from the end."""
+        ndim = len(shapes[0])
+        pooled = resolve_axes(axes_tuple(self.axes), self._rank(), ndim)
+        return replace(self, axes=tuple(a - ndim for a in pooled))
 
     def out_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
         """The shape of the result for an input of that shape."""
@@ -175,27 +133,57 @@ class Op:
 
     def __call__(self, x: Any) -> Any:
         """The pooled values, of x's kind and dtype; with `return_indices`, and where each was taken from."""
+        if not getattr(self, "return_indices", False):
+            return self.forward(x)
         with named(self.name):
-            engine = engines.choose(x, self.law)
-            window = self.window(engines.shape_of(x))
-            if getattr(self, "return_indices", False):
-                pooled = self.pooled_axes(len(window.axes))
-                y, indices = engine.winners(window, self.law, x, pooled)
-                return self._shape(engine, y, window), self._shape(engine, indices, window)
+            window, engine = self._engine(x)
+            y, indices = engine.winners(window, self.law, x, self.pooled_axes(len(window.axes)))
+            return self._shape(engine, y, window), self._shape(engine, indices, window)
+
+    def forward(self, x: Any) -> Any:
+        """The pooled values alone."""
+        with named(self.name):
+            window, engine = self._engine(x)
             return self._shape(engine, engine.forward(window, self.law, x), window)
 
-    def linearize(self, x: Any) -> Linearized:
-        """One forward pass; then jvp and vjp as often as wanted."""
+    def _engine(self, x: Any) -> tuple[Window, engines.Engine]:
+        if engines.namespace(x):
+            dtypes.check(self.law.name, x.dtype)
+        window = self.window(engines.shape_of(x))
+        return window, engines.choose(x, window, self.law)
+
+    def linearize(self, x: Any) -> Linear:
+        """One forward pass; then `.y`, and `.jvp(dx)` and `.vjp(dy)` as often as wanted, from residuals alone."""
         with named(self.name):
-            engine = engines.choose(x, self.law)
-            window = self.window(engines.shape_of(x))
-            if self.law.name == "mean" and engines.namespace(x) and dtypes.kind(x.dtype) == "integer":
+            window, engine = self._engine(x)
+            xp, dtype = engines.namespace(x), getattr(x, "dtype", None)
+            if self.law.name == "mean" and xp and dtypes.kind(dtype) == "integer":
                 raise PoolTypeError(
-                    f"a mean of {dtypes.name(x.dtype)} is rounded and has no derivative; convert x to float32 first"
+                    f"a mean of {dtypes.name(dtype)} is rounded and has no derivative; convert x to float32 first"
                 )
-            linear = engine.linearize(window, self.law, x)
-            y = self._shape(engine, linear.y, window)
-            return Linearized(y, self, window, engine, linear, (engines.namespace(x), getattr(x, "dtype", None)))
+            at = engine.linearize(window, self.law, x)
+            push, pull, y = at.jvp, at.vjp, self._shape(engine, at.y, window)
+
+        def jvp(dx: Any) -> Any:
+            with named(self.name):
+                _accept("dx", dx, "x", window.shape, xp, dtype)
+                return self._shape(engine, push(dx), window)
+
+        def vjp(dy: Any) -> Any:
+            with named(self.name):
+                _accept("dy", dy, "y", self._shown(window), xp, dtype)
+                return pull(engine.reshape(dy, window.out_shape))
+
+        return Linear(y, jvp, vjp)
+
+    def _repr_svg_(self) -> str | None:
+        """A picture of what one output reads, for notebooks; none for a record that fits no array."""
+        from .picture import window_svg
+
+        try:
+            return window_svg(self)
+        except PoolError:
+            return None
 
     def jvp(self, x: Any, dx: Any) -> Any:
         """The tangent of self(x) for the tangent `dx` of x (forward mode)."""
@@ -204,6 +192,43 @@ class Op:
     def vjp(self, x: Any, dy: Any) -> Any:
         """The cotangent of x for the cotangent `dy` of self(x) (reverse mode)."""
         return self.linearize(x).vjp(dy)
+
+
+def _accept(name: str, tangent: Any, of: str, shape: tuple[int, ...], xp: Any, dtype: Any) -> None:
+    """Raise unless `tangent` has that shape and an element type that moves x's, whose library and dtype are given."""
+    if plain_namespace(engines.namespace(tangent, name)) is not plain_namespace(xp):
+        library = "a nested list" if xp is None else f"an array of {xp.__name__}"
+        raise PoolTypeError(f"{name} is a {type(tangent).__name__}, but x is {library}; use the same kind for both")
+    if engines.shape_of(tangent, name) != shape:
+        size = engines.shape_of(tangent, name)
+        raise PoolError(f"{name} has shape {size}, but {of} has {shape}; give it {of}'s shape")
+    if xp is None:
+        return
+    # an integer x moves in steps, but which tap wins, or that all are summed, still says where a tangent goes
+    stepped, got, have = dtypes.kind(dtype) in ("bool", "integer"), dtypes.name(tangent.dtype), dtypes.name(dtype)
+    if dtypes.kind(tangent.dtype) != "real" if stepped else got != have:
+        rule = f"a tangent of {have} is real" if stepped else f"x has {have}"
+        fix = "a real dtype" if stepped else have
+        raise PoolTypeError(f"{name} has dtype {got}, but {rule}; convert {name} to {fix}")
+
+
+@lru_cache(maxsize=4096)
+def _window(op: Op, shape: tuple[int, ...]) -> Window:
+    axes = [each(n) for n in shape]
+    pooled = resolve_axes(axes_tuple(op.axes), op._rank(), len(shape))
+    for i, a in enumerate(pooled):
+        try:
+            axes[a] = op._axis(shape[a], i, len(pooled))
+        except PoolError as error:
+            raise PoolError(f"on axis {a}, {error}") from None
+    window = Window(tuple(axes))
+    extents = [-(-axis.extent // axis.per) for axis in axes]
+    fits("the number of inputs", math.prod(window.shape))
+    fits("the number of outputs", math.prod(window.out_shape))
+    fits("the number of positions under a window", math.prod(extents))
+    if op.empty == "error":
+        op._reject_empty(window, pooled)
+    return window
 
 
 # -- forms: which window -------------------------------------------------------------------------------------------
@@ -255,7 +280,7 @@ class Sliding(Op):
         if p == "same":
             total = max(0, (-(-n // s) - 1) * s + d * (k - 1) + 1 - n)
             p = (total // 2, total - total // 2)
-        lo, hi = p if isinstance(p, tuple) else (p, p)
+        lo, hi = sides(p)
         fits("the padded size", n + lo + hi)
         fits("the kernel's extent", d * (k - 1) + 1)
         return sliding(n, k, s, (lo, hi), d, self.ceil_mode, self._counts_padding)

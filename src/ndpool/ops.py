@@ -8,10 +8,10 @@ Argument names are PyTorch's where PyTorch has the argument.
 from __future__ import annotations
 
 from dataclasses import KW_ONLY, dataclass, replace
-from typing import Any
+from typing import Any, get_args
 
-from .arguments import LIMIT, flag, integer, number
-from .engines import reference
+from .arguments import LIMIT, choice, flag, integer, number
+from .engines import namespace, reference
 from .errors import PoolTypeError
 from .op import Adaptive, Global, Op, Sliding
 from .spec import SUM, Dual, Law, lp, maximum, mean, minimum, smooth_max
@@ -29,6 +29,8 @@ class _Extreme(Op):
 
     def _check(self) -> None:
         flag("return_indices", self.return_indices)
+        choice("ties", self.ties, get_args(Ties))
+        choice("nan", self.nan, get_args(Nan))
         super()._check()
 
 
@@ -72,7 +74,7 @@ class _SmoothMax(Op):
     def beta_derivative(self, x: Any) -> Any:
         """dy/dbeta at each output: (sum_t softmax(beta x)_t x_t - y) / beta."""
         at = self.linearize(x)
-        if at._of[0] is not None:
+        if namespace(x) is not None:
             return (at.jvp(x) - at.y) / self.beta
         y = replace(self, beta=Dual(self.beta, 1))(x)  # type: ignore[arg-type]  # a list takes any scalar
         flat, shape = reference.flatten(y)

@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 
 from ..errors import PoolTypeError
-from ..spec import Law
-from . import dtypes, portable, reference
+from ..spec import Law, Window
+from . import portable, reference
 from .linear import Linear
 
 __all__ = ["Engine", "Linear", "choose", "namespace", "shape_of"]
@@ -55,31 +55,32 @@ NESTED = Engine("reference", reference.forward, reference.linearize, reference.w
 ORACLE = Engine("reference", reference.forward, reference.linearize, reference.winners, np.reshape)
 
 
-def namespace(x: Any) -> Any:
-    """The array library of x, or None for nested lists and bare scalars."""
+def namespace(x: Any, name: str = "x") -> Any:
+    """The array library of x, or None for nested lists and bare scalars; errors call it `name`."""
     if isinstance(x, np.ma.MaskedArray):
-        raise PoolTypeError("x is a masked array, whose mask would be lost; fill it first: x.filled(value)")
+        raise PoolTypeError(f"{name} is a masked array, whose mask would be lost; fill it first: {name}.filled(value)")
     if isinstance(x, (np.ndarray, np.generic)):
         return np
     if hasattr(x, "__array_namespace__"):
         return x.__array_namespace__()
     if hasattr(x, "__array__") or isinstance(x, (str, bytes, dict, set)) or x is None:
-        raise PoolTypeError(f"x is a {type(x).__qualname__}, not an array or a nested list; try numpy.asarray(x)")
+        raise PoolTypeError(
+            f"{name} is a {type(x).__qualname__}, not an array or a nested list; try numpy.asarray({name})"
+        )
     return None
 
 
-def shape_of(x: Any) -> tuple[int, ...]:
-    """The shape of an array or of a nested list."""
-    return tuple(x.shape) if namespace(x) else reference.flatten(x)[1]
+def shape_of(x: Any, name: str = "x") -> tuple[int, ...]:
+    """The shape of an array or of a nested list; errors call it `name`."""
+    return tuple(x.shape) if namespace(x, name) else reference.flatten(x, name)[1]
 
 
-def choose(x: Any, law: Law) -> Engine:
-    """The engine that runs `law` on x."""
+def choose(x: Any, window: Window, law: Law) -> Engine:
+    """The engine that runs `law` over `window` on x."""
     xp = namespace(x)
     if xp is None:
         return NESTED
-    dtypes.check(law.name, x.dtype)
-    if portable.supports(law):
+    if portable.supports(window, law):
         run = [partial(_quietly(f), xp) for f in (portable.forward, portable.winners)]
         return Engine("portable", run[0], partial(_quiet_linear, xp), run[1], xp.reshape)
     if xp is np:

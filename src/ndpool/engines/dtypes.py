@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any
 
 from ..errors import PoolTypeError
@@ -17,11 +18,13 @@ KINDS = {
 }
 
 
+@lru_cache(typed=True)
 def name(dtype: Any) -> str:
     """`float32` for NumPy's, torch's, JAX's and any other library's float32."""
     return str(getattr(dtype, "name", dtype)).rpartition(".")[2]
 
 
+@lru_cache(typed=True)
 def kind(dtype: Any) -> str:
     """bool, integer, real or complex; the type's own name where it is none of them."""
     full = name(dtype)
@@ -31,21 +34,21 @@ def kind(dtype: Any) -> str:
     return "real" if full.startswith(("float", "bfloat", "longdouble")) else full
 
 
-def check(law: str, dtype: Any) -> None:
-    """Raise unless `law` is defined on arrays of `dtype`."""
+def check(law: str, dtype: Any, of: str = "x") -> None:
+    """Raise unless `law` is defined on arrays of `dtype`; errors call the array `of`."""
     got = kind(dtype)
     kinds = KINDS.get(law, ("bool", "integer", "real", "complex"))
     if got not in kinds:
         fix = "convert x to float32" if "real" in kinds else "convert x"
-        if got == "object":
-            fix = "pass x.tolist() to pool any scalar exactly, or convert x to float64"
-        raise PoolTypeError(f"x has dtype {name(dtype)}, but {law} takes {' or '.join(kinds)} elements; {fix}")
+        if got in ("object", "complex"):
+            fix = {"object": f"pass {of}.tolist() to pool any scalar exactly", "complex": "pool x.real or abs(x)"}[got]
+        raise PoolTypeError(f"{of} has dtype {name(dtype)}, but {law} takes {' or '.join(kinds)} elements; {fix}")
 
 
 def wide(xp: Any, dtype: Any) -> Any:
     """The type in which values of `dtype` are summed: float32 for shorter floats, 64 bits for integers."""
     full = name(dtype)
     if kind(dtype) == "integer":
-        return xp.uint64 if full.startswith("u") else xp.int64
+        return xp.uint64 if full == "uint64" else xp.int64
     short = kind(dtype) == "real" and full not in ("float32", "float64", "float128", "longdouble")
     return xp.float32 if short else dtype

@@ -126,6 +126,11 @@ def dual_namespace(xp: Any) -> DualNamespace:
     return DualNamespace(xp)
 
 
+def plain_namespace(xp: Any) -> Any:
+    """The library under any duals."""
+    return plain_namespace(xp.base) if isinstance(xp, DualNamespace) else xp
+
+
 class DualNamespace:
     """The array-API functions that ndpool uses, on dual arrays; everything else is the underlying library's."""
 
@@ -162,6 +167,9 @@ class DualNamespace:
 
     def log(self, x: Any) -> Any:
         return self._chain("log", x, lambda y: 1 / x.value)
+
+    def log1p(self, x: Any) -> Any:
+        return self._chain("log1p", x, lambda y: 1 / (1 + x.value))
 
     def sqrt(self, x: Any) -> Any:
         return self._chain("sqrt", x, lambda y: 0.5 / y)

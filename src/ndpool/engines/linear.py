@@ -12,5 +12,5 @@ class Linear:
     """A value and the linear map at it, both ways: <jvp(dx), dy> = <dx, vjp(dy)>."""
 
     y: Any
-    jvp: Callable[[Any], Any]
-    vjp: Callable[[Any], Any]
+    jvp: Callable[..., Any]
+    vjp: Callable[..., Any]

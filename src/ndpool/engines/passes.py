@@ -27,12 +27,17 @@ Array = Any
 State = tuple[Array, ...]
 Merged = tuple[State, Array, Array]  # the state, and how much of each argument's tangent goes into it (None: all)
 
-CALL = 20_000  # elements that could be merged in the time of one array call's overhead
+LONG = 512  # taps beyond which one call a tap costs more than doubling, however few the outputs
 
 
 def along(vector: Any, axis: int, ndim: int) -> Any:
     """A host vector, shaped to broadcast along `axis`."""
     return vector.reshape((1,) * axis + (-1,) + (1,) * (ndim - axis - 1))
+
+
+def device(a: Array) -> Any:
+    """Where `a` lives; None, the default device, for an array that is only traced."""
+    return getattr(a, "device", None)
 
 
 def on(xp: Any, device: Any, host: Any) -> Array:
@@ -43,12 +48,12 @@ def on(xp: Any, device: Any, host: Any) -> Array:
 def zeros_like(xp: Any, a: Array, axis: int, n: int) -> Array:
     """Zeros of a's shape, dtype and device, but `n` long on `axis`."""
     shape = (*a.shape[:axis], n, *a.shape[axis + 1 :])
-    return xp.zeros(shape, dtype=a.dtype, device=a.device)
+    return xp.zeros(shape, dtype=a.dtype, device=device(a))
 
 
 def cut(a: Array, axis: int, part: slice) -> Array:
     """A part of `a` along `axis`."""
-    return a[(slice(None),) * axis + (part,)]
+    return a[(slice(None),) * axis + (part, ...)]
 
 
 def pad(xp: Any, a: Array, axis: int, before: int, after: int) -> Array:
@@ -88,14 +93,14 @@ class Select:
     def push(self, xp: Any, a: Array, axis: int) -> Array:
         if self.slice is not None:
             return cut(a, axis, self.slice)
-        return xp.take(a, on(xp, a.device, self.index), axis=axis)
+        return xp.take(a, on(xp, device(a), self.index), axis=axis)
 
     def pull(self, xp: Any, g: Array, axis: int) -> Array:
         part = self.slice
         if part is not None and part.step == 1 and self.used.all():
             return pad(xp, g, axis, part.start, self.size - part.stop)
         padded = xp.concat([g, zeros_like(xp, g, axis, 1)], axis=axis)
-        parts = [xp.take(padded, on(xp, g.device, readers), axis=axis) for readers in self.inverse]
+        parts = [xp.take(padded, on(xp, device(g), readers), axis=axis) for readers in self.inverse]
         return sum(parts[1:], parts[0])
 
 
@@ -124,8 +129,8 @@ class AxisPlan:
 
 
 @lru_cache(maxsize=1024)
-def plan(axis: Axis, rest: int) -> AxisPlan:
-    """The cheaper way to fold `axis` where the other axes hold `rest` elements."""
+def plan(axis: Axis) -> AxisPlan:
+    """The cheaper way to fold `axis`."""
     o, d = np.arange(axis.outputs), axis.dilation
     if axis.per == 1:  # padded, so that all windows are whole: no two outputs read their t-th tap from one place
         starts = o * axis.stride
@@ -140,7 +145,7 @@ def plan(axis: Axis, rest: int) -> AxisPlan:
     there = (position >= 0) & (position < axis.size)
     lengths = np.maximum(lengths, 1)
     longest = int(lengths.max(initial=1))
-    levels = _levels(longest, axis.outputs, size, rest)
+    levels = _levels(longest, axis.stride, axis.per)
 
     sizes, present = [size], [there]
     hops: list[tuple[int, int, np.ndarray[Any, Any]]] = []
@@ -162,14 +167,17 @@ def plan(axis: Axis, rest: int) -> AxisPlan:
     return AxisPlan(before, after, tuple(hops), first, tuple(joins), there, axis.span(o, axis.margin)[1])
 
 
-def _levels(longest: int, outputs: int, size: int, rest: int) -> list[int]:
-    """The blocks that are joined to an output's first tap: one by one, or the powers of two, largest first."""
+def _levels(longest: int, stride: int, per: int) -> list[int]:
+    """The blocks that are joined to an output's first tap: one by one, or the powers of two, largest first.
+
+    One by one is `longest - 1` merges an output; doubling is one a level for each of the stride's positions and one for
+    the output. Nothing but the window decides, so that a batch or a crop gives the same bits.
+    """
     if longest == 1:
         return []
     top = (longest - 1).bit_length() - 1
-    direct = (longest - 1) * (outputs * rest + CALL)
-    doubled = (top + 1) * ((size + outputs) * rest + 2 * CALL)
-    return [0] * (longest - 1) if direct <= doubled else list(range(top, -1, -1))
+    direct = longest <= LONG and (longest - 1) * per <= (top + 1) * (stride + per)
+    return [0] * (longest - 1) if direct else list(range(top, -1, -1))
 
 
 class Pass:
@@ -213,7 +221,7 @@ class Pass:
         if in_a.all() and in_b.all():
             return state, ra, rb
         xp = self.xp
-        only_a, only_b = (on(xp, a[0].device, along(v, self.axis, self.ndim)) for v in (~in_b, in_b & ~in_a))
+        only_a, only_b = (on(xp, device(a[0]), along(v, self.axis, self.ndim)) for v in (~in_b, in_b & ~in_a))
         state = tuple(xp.where(only_a, p, xp.where(only_b, q, m)) for p, q, m in zip(a, b, state, strict=True))
         return state, _choose(xp, only_a, only_b, ra), _choose(xp, only_b, only_a, rb)
 
@@ -228,7 +236,10 @@ class Pass:
             blocks.append(weighted(xp, ra, earlier) + weighted(xp, rb, later))
         acc = self.plan.first.push(xp, t, axis)
         for join, (ra, rb) in zip(self.plan.joins, self.joined, strict=True):
-            acc = weighted(xp, ra, acc) + weighted(xp, rb, join.select.push(xp, blocks[join.level], axis))
+            block = join.select.push(xp, blocks[join.level], axis)
+            if not join.there.all():  # what an output does not read must not reach it, not even as 0 times NaN
+                block = weighted(xp, on(xp, device(t), along(join.there, axis, self.ndim)), block)
+            acc = weighted(xp, ra, acc) + weighted(xp, rb, block)
         return acc
 
     def pull(self, g: Array) -> Array:

@@ -26,9 +26,9 @@ import numpy as np
 from ..errors import PoolError
 from ..spec import Axis, Law, Window, each
 from .dtypes import kind, name, wide
-from .dual import DualArray, point
+from .dual import DualArray, DualNamespace, point
 from .linear import Linear
-from .passes import Array, Merged, Pass, State, along, cut, on, pad, plan, weighted
+from .passes import Array, Merged, Pass, State, along, cut, device, on, pad, plan, weighted
 
 MASK32 = (1 << 32) - 1
 Count = Callable[[], Any]  # what each output counts, asked for only by those who divide by it
@@ -42,7 +42,8 @@ def forward(xp: Any, window: Window, law: Law, x: Array) -> Array:
 def linearize(xp: Any, window: Window, law: Law, x: Array) -> Linear:
     """The values, and jvp and vjp that need no further look at x."""
     fold = _Fold(xp, window, law, x, keep=True)
-    return Linear(fold.y, fold.push, fold.pull)
+    y, fold.y = fold.y, None  # what pushes and pulls keeps residuals only
+    return Linear(y, fold.push, fold.pull)
 
 
 def winners(xp: Any, window: Window, law: Law, x: Array, axes: tuple[int, ...]) -> tuple[Array, Array]:
@@ -50,27 +51,26 @@ def winners(xp: Any, window: Window, law: Law, x: Array, axes: tuple[int, ...]) 
     sizes = [window.axes[a].size for a in axes]
     places = [along(np.arange(n), a, len(window.axes)) for a, n in zip(axes, sizes, strict=True)]
     flat = sum((p * math.prod(sizes[i + 1 :]) for i, p in enumerate(places)), np.zeros((1,) * len(window.axes), int))
-    fold = _Fold(xp, window, law, x, keep=False, place=on(xp, x.device, flat))
+    fold = _Fold(xp, window, law, x, keep=False, place=on(xp, device(x), flat))
     return fold.y, fold.place
 
 
-def supports(law: Law) -> bool:
-    """Whether there is an array form of `law`."""
-    return law.name in LAWS
+def supports(window: Window, law: Law) -> bool:
+    """Whether there is an array form of `law`; ties with zeros that count, which come last, are left to the spec."""
+    return law.name in LAWS and not (law.name in ("max", "min") and any(any(axis.margin) for axis in window.axes))
 
 
 class _Fold:
     """One run over one array: `y`, `place` (if asked for), and `push` and `pull` (if kept)."""
 
     def __init__(self, xp: Any, window: Window, law: Law, x: Array, keep: bool, place: Array = None):
-        self.xp, self.window, self.device = xp, window, x.device
+        self.xp, self.window, self.device = xp, window, device(x)
         self.law = LAWS[law.name](xp, x.dtype, *law.params)
         self.pooled = [i for i, axis in enumerate(window.axes) if axis != each(axis.size)]
         # zeros that count are put into x, and are read like any tap, unless they change nothing
         self.margins = [(0, 0) if self.law.neutral_zero else window.axes[i].margin for i in self.pooled]
         axes = [_widened(window.axes[i], m) for i, m in zip(self.pooled, self.margins, strict=True)]
-        rests = [math.prod(window.shape[:i] + window.shape[i + 1 :]) for i in self.pooled]
-        self.plans = [plan(axis, rest) for axis, rest in zip(axes, rests, strict=True)]
+        self.plans = [plan(axis) for axis in axes]
         state, self.slope = self.law.lift(self._pad(x))
         if place is not None:
             state = (*state, self._pad(place))
@@ -87,6 +87,8 @@ class _Fold:
 
     def push(self, dx: Array) -> Array:
         xp = self.xp
+        if isinstance(dx, DualArray) and not isinstance(xp, DualNamespace):  # linear, so part by part
+            return DualArray(self.push(dx.value), self.push(dx.tangent))
         t = weighted(xp, self.slope, self._pad(xp.astype(dx, wide(xp, dx.dtype))))
         for one in self.passes:
             t = one.push(t)
@@ -94,6 +96,8 @@ class _Fold:
 
     def pull(self, dy: Array) -> Array:
         xp = self.xp
+        if isinstance(dy, DualArray) and not isinstance(xp, DualNamespace):
+            return DualArray(self.pull(dy.value), self.pull(dy.tangent))
         g = divided(xp, xp.astype(dy, wide(xp, dy.dtype)), self.divisor)
         for one in reversed(self.passes):
             g = one.pull(g)
@@ -208,6 +212,8 @@ class IntegerSum(Sum):
     def __init__(self, xp: Any, dtype: Any, divisor: int | None = 1):
         super().__init__(xp, dtype, divisor)
         self.name, self.info = name(dtype), xp.iinfo(dtype)
+        if divisor and divisor >= 1 << 31:
+            raise PoolError(f"divisor_override={divisor} is beyond 2**31 - 1 for an exact mean; convert x to float64")
 
     def lift(self, x: Array) -> tuple[State, Array]:
         x = self.xp.astype(x, self.dtype)
@@ -224,10 +230,10 @@ class IntegerSum(Sum):
         # the sum is high 2^32 + low with 0 <= low < 2^32; divide it by n as by hand: n < 2^31, so nothing overflows
         rest = (high % n) * (1 << 32) + (low & MASK32)
         upper, lower, rest = high // n, rest // n, rest % n
-        y = upper * (1 << 32) + lower
-        y = y + self.xp.astype((rest > n - rest) | (rest == n - rest) & (y % 2 == 1), self.dtype)
+        down = upper * (1 << 32) + lower
+        y = down + self.xp.astype((rest > n - rest) | (rest == n - rest) & (down % 2 == 1), self.dtype)
         least, most = int(self.info.min), int(self.info.max)
-        fits = (upper >= least >> 32) & (upper <= most >> 32) & (y >= least) & (y <= most)
+        fits = (upper >= least >> 32) & (upper <= most >> 32) & (y >= least) & (y <= most) & (y >= down)
         if not bool(self.xp.all(fits)):
             raise PoolError(f"a sum does not fit {self.name}; convert x to a wider type first")
         return y, None
@@ -239,7 +245,7 @@ class SmoothMax:
     neutral_zero = False
 
     def __init__(self, xp: Any, dtype: Any, beta: float):
-        self.xp, self.dtype, self.beta = xp, wide(xp, dtype), beta
+        self.xp, self.dtype, self.beta = xp, wide(xp, dtype), float(beta)
         self.extreme = xp.maximum if beta > 0 else xp.minimum
 
     def lift(self, x: Array) -> tuple[State, Array]:
@@ -269,7 +275,7 @@ class Lp:
     neutral_zero = False
 
     def __init__(self, xp: Any, dtype: Any, p: float):
-        self.xp, self.dtype, self.p = xp, wide(xp, dtype), p
+        self.xp, self.dtype, self.p = xp, wide(xp, dtype), float(p)
 
     def lift(self, x: Array) -> tuple[State, Array]:
         a, slope = self.xp.abs(self.xp.astype(x, self.dtype)), self.xp.sign(x)

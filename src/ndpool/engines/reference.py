@@ -10,24 +10,26 @@ from typing import Any
 import numpy as np
 
 from .. import spec
-from ..errors import PoolError
+from ..errors import PoolError, PoolTypeError
 from ..spec import Law, Window
 from .dtypes import kind
 from .linear import Linear
 
 
-def flatten(x: Any) -> tuple[list[Any], tuple[int, ...]]:
+def flatten(x: Any, name: str = "x") -> tuple[list[Any], tuple[int, ...]]:
     """A nested list as a flat one and its shape; a bare scalar has the shape ().
 
     >>> flatten([[1, 2, 3], [4, 5, 6]])
     ([1, 2, 3, 4, 5, 6], (2, 3))
     """
     if not isinstance(x, (list, tuple)):
+        if getattr(x, "shape", ()):
+            raise PoolTypeError(f"{name} is a list of arrays; make it one array, say by numpy.stack({name})")
         return [x], ()
-    parts = [flatten(part) for part in x]
+    parts = [flatten(part, name) for part in x]
     shapes = {shape for _, shape in parts}
     if len(shapes) > 1:
-        raise PoolError(f"the nested list is ragged: its parts have the shapes {sorted(shapes)}; make them equal")
+        raise PoolError(f"{name} is a ragged nested list, with parts of shapes {sorted(shapes)}; make them equal")
     return [value for flat, _ in parts for value in flat], (len(x), *(shapes.pop() if shapes else ()))
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from .. import spec
 from ..errors import PoolError, PoolTypeError
-from .dtypes import kind, name
+from .dtypes import check, kind, name, wide
 from .reference import flatten, nest
 
 
@@ -38,13 +38,15 @@ def nested(y: Any, indices: Any, out: tuple[int, ...], axes: tuple[int, ...], du
 def arrays(y: Any, indices: Any, out: tuple[int, ...], axes: tuple[int, ...], duplicates: str) -> Any:
     """Sort the winners; then every position of the output looks up the values that go there, first to last."""
     xp = y.__array_namespace__()
+    check("max_unpool", y.dtype, "y")
     if kind(indices.dtype) != "integer":
         raise PoolTypeError(f"indices has dtype {name(indices.dtype)}; give the integers of return_indices=True")
     order = [a for a in range(len(out)) if a not in axes] + list(axes)
     rows, size = math.prod(out[a] for a in order[: -len(axes) or None]), math.prod(out[a] for a in axes)
-    values, places = (xp.reshape(xp.permute_dims(a, tuple(order)), (rows, -1)) for a in (y, indices))
-    places = xp.astype(places, xp.int64)
-    lowest, highest = (int(f(places)) if math.prod(y.shape) else 0 for f in (xp.min, xp.max))
+    columns = math.prod(y.shape[a] for a in axes)
+    values, places = (xp.reshape(xp.permute_dims(a, tuple(order)), (rows, columns)) for a in (y, indices))
+    values, places = xp.astype(values, wide(xp, y.dtype)), xp.astype(places, xp.int64)
+    lowest, highest = (int(f(places)) if math.prod(y.shape) else -1 for f in (xp.min, xp.max))
     if lowest < -1 or highest >= size:
         raise _outside(highest if highest >= size else lowest, size)
     base = xp.reshape(xp.arange(rows, dtype=xp.int64) * size, (-1, 1))
@@ -53,11 +55,15 @@ def arrays(y: Any, indices: Any, out: tuple[int, ...], axes: tuple[int, ...], du
     key, values = xp.take(key, by_key, axis=0), xp.take(xp.reshape(values, (-1,)), by_key, axis=0)
     here = xp.arange(rows * size, dtype=xp.int64)
     first, end = (xp.searchsorted(key, here, side=side) for side in ("left", "right"))
-    x = xp.zeros(rows * size, dtype=y.dtype)
+    x = xp.zeros(rows * size, dtype=values.dtype)
     most = int(xp.max(end - first)) if rows * size else 0
     for r in range(most if duplicates == "sum" else min(most, 1)):
         at = first + r if duplicates == "sum" else end - 1
         found = xp.take(values, xp.where(at < end, at, xp.zeros_like(at)), axis=0)
         x = x + xp.where((at < end) & (end > first), found, xp.zeros_like(found))
-    x = xp.reshape(x, tuple(out[a] for a in order))
+    if kind(y.dtype) == "integer" and rows * size:
+        info = xp.iinfo(y.dtype)
+        if int(xp.max(x)) > int(info.max) or int(xp.min(x)) < int(info.min):
+            raise PoolError(f"values that meet add up beyond {name(y.dtype)}; convert y to a wider type first")
+    x = xp.reshape(xp.astype(x, y.dtype), tuple(out[a] for a in order))
     return xp.permute_dims(x, tuple(order.index(a) for a in range(len(out))))

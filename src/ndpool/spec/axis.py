@@ -104,9 +104,11 @@ def sliding(
     lo, hi = padding
     extent = dilation * (kernel - 1) + 1
     room = n + lo + hi - extent
-    outputs = (_ceil_div(room, stride) if ceil_mode else room // stride) + 1
-    if ceil_mode and (outputs - 1) * stride >= n + lo:
-        outputs -= 1
+    outputs = min(_ceil_div(room, stride) + 1, _ceil_div(n + lo, stride)) if ceil_mode else room // stride + 1
+    if outputs < 1 and room >= 0:
+        raise PoolError(
+            f"ceil_mode lets no window start after {n} + {lo} positions; use ceil_mode=False or padding before"
+        )
     if outputs < 1:
         spread = f"spans {extent} with dilation={dilation}, more" if dilation > 1 else "is larger"
         fits = (n + lo + hi - 1) // dilation + 1 if n + lo + hi else 0

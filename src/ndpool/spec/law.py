@@ -12,7 +12,7 @@ import operator
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from ..errors import PoolError, PoolTypeError
 from .scalar import (
@@ -25,13 +25,15 @@ from .scalar import (
     less,
     log,
     meet,
+    minus,
+    part,
     point,
     power,
     primal,
     root,
     sign,
     undecided,
-)
+)  # fmt: skip
 
 Ties = Literal["first", "last", "all", "split"]
 Nan = Literal["propagate", "ignore"]
@@ -60,11 +62,6 @@ class Law:
     params: tuple[Any, ...] = ()
 
 
-def _choice(name: str, value: str, choices: tuple[str, ...]) -> None:
-    if value not in choices:
-        raise PoolError(f"{name}={value!r} is not a rule; use one of {', '.join(map(repr, choices))}")
-
-
 # -- max and min: the taps that no other tap beats ---------------------------------------------------------------
 
 
@@ -87,8 +84,9 @@ def minimum(ties: Ties = "first", nan: Nan = "propagate") -> Law:
 
 
 def _extreme(name: str, above: Callable[[Any, Any], bool], ends: Callable[..., Any], ties: Ties, nan: Nan) -> Law:
-    _choice("ties", ties, ("first", "last", "all", "split"))
-    _choice("nan", nan, ("propagate", "ignore"))
+    for argument, given, rules in (("ties", ties, get_args(Ties)), ("nan", nan, get_args(Nan))):
+        if given not in rules:
+            raise PoolError(f"{argument}={given!r} is not a rule; use one of {', '.join(map(repr, rules))}")
     chosen = {"first": slice(0, 1), "last": slice(-1, None)}.get(ties, slice(None))
 
     def beats(a: Any, b: Any) -> bool:
@@ -107,7 +105,8 @@ def _extreme(name: str, above: Callable[[Any, Any], bool], ends: Callable[..., A
         if undecided(xs):  # intervals that overlap: each may win, so its share is somewhere in [0, 1]
             if isinstance(xs[0], Dual):
                 raise PoolTypeError("the winner among overlapping intervals is undecided; use jvp, not dual numbers")
-            return Interval(ends(x.lo for x in xs), ends(x.hi for x in xs)), (taps, None)
+            boxes = [Interval.of(x) for x in xs]
+            return Interval(ends(x.lo for x in boxes), ends(x.hi for x in boxes)), (taps, None)
         n = len(taps) if ties == "split" else 1
         return blend(xs[chosen], n), (taps[chosen], n)
 
@@ -141,13 +140,13 @@ def mean(divisor: int | None = None) -> Law:
 
 
 def _relative(ratio: Callable[[Any, Any], Any], above: Callable[[Any, Any], bool]) -> Callable[[Any, Any], Any]:
-    """Merge of states (m, s) that stand for s times the term of m: move the lesser m to the greater."""
+    """Merge of states (m, s) that stand for s times the term of m: move the lesser m to the greater, or to a NaN."""
 
     def merge(a: Any, b: Any) -> Any:
         (m, s), (n, r) = a, b
-        if m == n:  # asked first: inf - inf has no ratio
+        if m == n:  # asked first: equal infinities have no ratio
             return m, s + r
-        return (n, s * ratio(m, n) + r) if above(n, m) else (m, s + r * ratio(n, m))
+        return (n, s * ratio(m, n) + r) if above(n, m) or is_nan(n) else (m, s + r * ratio(n, m))
 
     return merge
 
@@ -166,7 +165,8 @@ def smooth_max(beta: Any = 1.0) -> Law:
     above = less if less(point(beta), 0) else greater
 
     def term(x: Any, m: Any) -> Any:
-        return 1 if x is m or x == m else exp(meet(beta, x) * (x - m))
+        d = minus(x, m)
+        return exp(meet(beta, d) * d) if d != 0 else meet(1, d)
 
     def lift(x: Any, t: int | None) -> Any:
         m = point(x)
@@ -174,36 +174,45 @@ def smooth_max(beta: Any = 1.0) -> Law:
 
     def finish(state: Any, count: int) -> tuple[Any, Any]:
         m, s = state
-        return m + log(s) / meet(beta, m), state
+        return m + log(s) / meet(beta, s), state
 
-    return Law(lift, _relative(term, above), finish, lambda g, x, t, r: g * term(x, r[0]) / r[1], "smooth_max", (beta,))
+    return Law(
+        lift, _relative(term, above), finish, lambda g, x, t, r: g * part(term(x, r[0]), r[1]), "smooth_max", (beta,)
+    )
 
 
 @lru_cache(typed=True)
 def lp(p: Any = 2) -> Law:
-    """The p-norm. r = y.
+    """The p-norm. r = (m, s, y).
 
-    y  = (sum_t |x_t|^p)^(1/p) = m s^(1/p),    s = sum_t (|x_t| / m)^p
+    y  = (sum_t |x_t|^p)^(1/p) = m s^(1/p),         s = sum_t (|x_t| / m)^p
     y' = sum_t sign(x_t) (|x_t| / y)^(p-1) x'_t,    and 0 where y = 0
     """
     if not 1 <= p < float("inf"):
         raise PoolError(f"norm_type={p!r} is not a norm; use a finite norm_type >= 1 (max_pool of |x| is its limit)")
 
+    def smooth(x: Any) -> bool:  # an even power needs no abs, whose kink at 0 would hide the second derivative
+        return p % 2 == 0 and not isinstance(x, Interval)
+
     def lift(x: Any, t: int | None) -> Any:
-        a = abs(x)
-        m = point(a, neutral=1)
-        return m, (power(a / m, p) if a is not m and greater(m, 0) else 1)
+        m = point(a := abs(x), neutral=1)
+        if a is m:
+            return m, meet(1, m)
+        m = m if greater(m, 0) else meet(1, m)
+        return m, power(x / m if smooth(x) else abs(x / m), p)
 
     def finish(state: Any, count: int) -> tuple[Any, Any]:
         m, s = state
-        y = m * root(s, p)
-        return y, y
+        y = m * root(abs(s), p) if primal(s) != 0 else 0 * m
+        return y, (m, s, y)
 
-    def weigh(g: Any, x: Any, t: int, y: Any) -> Any:
+    def weigh(g: Any, x: Any, t: int, r: Any) -> Any:
+        m, s, y = r
         if p == 1 or primal(y) == 0:
             return g * sign(x)
-        if isinstance(y, Interval) and y.lo <= 0:  # |x| / y is somewhere in [0, 1]
-            return g * sign(x) * Interval(0, 1)
-        return g * sign(x) * power(abs(x) / y, p - 1)
+        if primal(y) == float("inf"):  # the s infinite taps share alike
+            return g * sign(x) / power(s, 1 - 1 / p) if abs(x) == m else 0
+        q = part(x, y)
+        return g * power(q, p - 1) if smooth(x) else g * sign(x) * power(abs(q), p - 1)
 
-    return Law(lift, _relative(lambda a, b: power(a / b, p), greater), finish, weigh, "lp", (p,))
+    return Law(lift, _relative(lambda a, b: power(abs(a / b), p), greater), finish, weigh, "lp", (p,))

@@ -1,0 +1,307 @@
+"""The `ndpool` command: `ndpool demo`, `ndpool show`, `ndpool graph show|check|run`, `ndpool --version`.
+
+A command is one entry of COMMANDS: its arguments and its function, which imports what it needs when it runs. What goes
+wrong is one line on stderr and exit code 2.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import re
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from .errors import PoolError
+
+if TYPE_CHECKING:
+    from .graph import Program
+    from .op import Op
+
+
+class _Wrong(Exception):
+    """A command line that cannot be followed."""
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise _Wrong(f"{message}; try {self.prog} --help")
+
+
+@dataclass(frozen=True)
+class Command:
+    """What `ndpool NAME` takes (`add_argument` calls: names and options) and does, or the commands under that name."""
+
+    help: str
+    arguments: dict[str, dict[str, Any]] = field(default_factory=dict)
+    run: Callable[[argparse.Namespace], int] | None = None
+    commands: dict[str, Command] = field(default_factory=dict)
+
+
+# -- reading what was typed ------------------------------------------------------------------------------------------
+
+
+def record(expression: str) -> Op:
+    """The op that an expression like "MaxPool(3, stride=2)" makes: one call of a public record, literals only.
+
+    >>> record("ndpool.MaxPool2d(3, stride=2)")
+    MaxPool(kernel_size=3, stride=2, axes=(-2, -1))
+    """
+    try:
+        name, args, kwargs = _call(ast.parse(expression.strip(), mode="eval").body)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        raise _Wrong(f'{expression!r} is not an expression; use one like "MaxPool(3, stride=2)"') from None
+    try:
+        return _maker(name)(*args, **kwargs)
+    except PoolError:
+        raise
+    except TypeError as error:  # too few arguments, or unknown ones
+        raise _Wrong(str(error).replace(".__init__()", ":")) from None
+
+
+def _call(node: ast.expr) -> tuple[str, list[Any], dict[str, Any]]:
+    """The name that is called, and the arguments."""
+    if not isinstance(node, ast.Call):
+        raise _Wrong(f'{ast.unparse(node)} is not a call; use one like "MaxPool(3, stride=2)"')
+    args = [_literal(argument) for argument in node.args]
+    kwargs = {keyword.arg or "**": _literal(keyword.value) for keyword in node.keywords}
+    return ast.unparse(node.func).removeprefix("ndpool."), args, kwargs
+
+
+def _literal(node: ast.expr) -> Any:
+    try:
+        return ast.literal_eval(node)
+    except (ValueError, TypeError):
+        raise _Wrong(
+            f"{ast.unparse(node)} is not a literal; use numbers, strings, tuples, True, False or None"
+        ) from None
+
+
+def _maker(name: str) -> Callable[..., Op]:
+    """The record of that name; `MaxPool2d` and its like too."""
+    from difflib import get_close_matches
+
+    import ndpool
+
+    records = [n for n in ndpool.__all__ if n.endswith("Pool") and isinstance(getattr(ndpool, n), type)]
+    if re.sub("[123]d$", "", name) not in records:
+        known = get_close_matches(name, records) or ["MaxPool", "AdaptiveAvgPool", "GlobalLpPool"]
+        raise _Wrong(f"{name} is not an ndpool record; use one like {', '.join(known)}")
+    maker: Callable[..., Op] = getattr(ndpool, name)
+    return maker
+
+
+def shape(text: str) -> tuple[int, ...]:
+    """The sizes in "3,32,32".
+
+    >>> shape("3,32,32")
+    (3, 32, 32)
+    """
+    try:
+        return tuple(int(size) for size in text.split(",") if size.strip())
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a list of sizes; use one like 3,32,32") from None
+
+
+# -- the commands ----------------------------------------------------------------------------------------------------
+
+
+def _demo(arguments: argparse.Namespace) -> int:
+    from .demo import run
+
+    return run(arguments.out)
+
+
+def _show(arguments: argparse.Namespace) -> int:
+    from .picture import look, window_svg
+
+    op = record(arguments.record)
+    view = look(op, arguments.shape)
+    print(*view.lines[:3], sep="\n")
+    for a, o in zip(view.pooled, view.output, strict=True):
+        print(f"  axis {a}: {_positions(view.window.axes[a].reads(o))}")
+    if arguments.out:
+        Path(arguments.out).write_text(window_svg(op, arguments.shape), encoding="utf-8")
+        print(f"picture in {arguments.out}")
+    return 0
+
+
+def _positions(reads: range) -> str:
+    """The positions, the middle left out if they are many."""
+    shown = [*map(str, reads)] if len(reads) <= 12 else [*map(str, reads[:3]), "...", *map(str, reads[-2:])]
+    return ", ".join(shown) or "none"
+
+
+def _graph_show(arguments: argparse.Namespace) -> int:
+    from .graph.store import load
+
+    program = load(arguments.file)
+    print(program.summary())
+    if arguments.svg:
+        Path(arguments.svg).write_text(program.to_svg(), encoding="utf-8")
+        print(f"picture in {arguments.svg}")
+    return 0
+
+
+def _graph_check(arguments: argparse.Namespace) -> int:
+    from .graph.store import load
+
+    program = load(arguments.file)
+    with _running(arguments.file):
+        report = program.check()
+    print(report)
+    return 0 if report.ok else 1
+
+
+def _graph_run(arguments: argparse.Namespace) -> int:
+    import numpy as np
+
+    from .graph.draw import plain
+    from .graph.store import load
+
+    program, out = load(arguments.file), Path(arguments.out)
+    if out.suffix not in (".npy", ".npz") or (out.suffix == ".npy" and len(program.outputs) > 1):
+        raise _Wrong(f"--out {out.name} cannot hold {len(program.outputs)} outputs; use a name that ends in .npz")
+    inputs = _inputs(program, arguments.input)
+    with _running(arguments.file):
+        got = program(*inputs)
+    results = got if len(program.outputs) > 1 else (got,)
+    with out.open("wb") as file:
+        if out.suffix == ".npy":
+            np.save(file, results[0])
+        else:
+            np.savez(file, **{f"out{i}": result for i, result in enumerate(results)})
+    for i, result in zip(program.outputs, results, strict=True):
+        print(f"{plain(program.nodes[i].label)}: {result.dtype} {result.shape}")
+    print(f"results in {out}")
+    return 0
+
+
+@contextmanager
+def _running(file: str) -> Iterator[None]:
+    """What arrays or ops say when they cannot go together, after the file's name."""
+    try:
+        yield
+    except (ValueError, TypeError, ArithmeticError, MemoryError) as error:
+        raise _Wrong(f"{file}: {error}") from error
+
+
+def _inputs(program: Program, given: Sequence[str]) -> list[Any]:
+    """An array for each input, from "name=FILE" or, in the order of the inputs not named, "FILE"."""
+    names = [node.label for node in program.inputs]
+    files: dict[str, str] = {}
+    loose = []
+    for text in given:
+        name, equals, path = text.partition("=")
+        if equals and name in names and name not in files:
+            files[name] = path
+        else:
+            loose.append(text)
+    rest = [name for name in names if name not in files]
+    if len(loose) != len(rest):
+        raise _Wrong(f"--input: {len(given)} files for the inputs {', '.join(names) or '(none)'}; give each its own")
+    files.update(zip(rest, loose, strict=True))
+    return [_array(files[name], node.dtype) for name, node in zip(names, program.inputs, strict=True)]
+
+
+def _array(path: str, dtype: str | None) -> Any:
+    """The array in an .npy file, without pickles."""
+    import numpy as np
+
+    from .engines.dtypes import kind
+
+    try:
+        array = np.load(path, allow_pickle=False)
+    except (ValueError, EOFError) as error:
+        raise _Wrong(f"{path} is not an .npy file: {error}") from None
+    if not isinstance(array, np.ndarray):
+        raise _Wrong(f"{path} holds several arrays; use an .npy file with one")
+    if dtype == "bfloat16" and array.dtype == "V2":  # NumPy writes bfloat16 without its name
+        import ml_dtypes
+
+        array = array.view(ml_dtypes.bfloat16)
+    if kind(array.dtype) not in ("bool", "integer", "real", "complex"):
+        raise _Wrong(f"{path} holds {array.dtype}, not numbers")
+    return array
+
+
+_FILE = {"file": {"metavar": "FILE", "help": "a program, as `save` or `to_json` wrote it"}}
+_GRAPH = {
+    "show": Command(
+        "list the nodes of a program, and draw it",
+        {**_FILE, "--svg": {"metavar": "OUT.svg", "help": "write a drawing"}},
+        _graph_show,
+    ),
+    "check": Command("test every derivative of a program; exit code 1 if one is wrong", _FILE, _graph_check),
+    "run": Command(
+        "run a program on arrays",
+        {
+            **_FILE,
+            "--input": {
+                "metavar": "[NAME=]X.npy",
+                "action": "append",
+                "default": [],
+                "help": "an array for the input of that name, or for the next one",
+            },
+            "--out": {"metavar": "Y.npy", "required": True, "help": "the result; .npz (out0, out1, ...) for several"},
+        },
+        _graph_run,
+    ),
+}
+
+COMMANDS = {
+    "demo": Command(
+        "pool a picture with every op, check each against the spec, write a page",
+        {"--out": {"default": "demo.html", "metavar": "FILE", "help": "the page (default: demo.html)"}},
+        _demo,
+    ),
+    "show": Command(
+        "say what an op reads, and draw it",
+        {
+            "record": {"metavar": "RECORD", "help": 'an op record, like "MaxPool(3, stride=2, padding=1)"'},
+            "--shape": {"type": shape, "metavar": "N,N,...", "help": "the input's shape (default: a small example)"},
+            "--out": {"metavar": "FILE", "help": "write the window as SVG"},
+        },
+        _show,
+    ),
+    "graph": Command("look at, check or run a saved program", commands=_GRAPH),
+}
+
+
+def _parser() -> argparse.ArgumentParser:
+    from . import __doc__ as about
+    from . import __version__
+
+    parser = _Parser(prog="ndpool", description=(about or "").partition("\n")[0])
+    parser.add_argument("--version", action="version", version=f"ndpool {__version__}")
+    _add(parser, COMMANDS)
+    return parser
+
+
+def _add(parser: argparse.ArgumentParser, commands: dict[str, Command]) -> None:
+    under = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    for name, command in commands.items():
+        sub = under.add_parser(name, help=command.help, description=command.help)
+        for argument, options in command.arguments.items():
+            sub.add_argument(argument, **options)
+        if command.commands:
+            _add(sub, command.commands)
+        else:
+            sub.set_defaults(run=command.run)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command; 0 if all is well, 1 if a check failed, 2 if the command line is wrong."""
+    try:
+        arguments = _parser().parse_args(argv)
+        return int(arguments.run(arguments))
+    except (_Wrong, PoolError, OSError, MemoryError) as error:
+        words = " ".join(str(error).split())
+        print("ndpool:", "".join(c if c.isprintable() else ascii(c)[1:-1] for c in words), file=sys.stderr)
+        return 2
+    except SystemExit as done:  # argparse, after --help and --version
+        return int(done.code or 0)

@@ -1,0 +1,60 @@
+"""The ops by name: what `Graph.<name>(...)` builds and what a file may hold. The one place that knows of pooling."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from .. import ops
+from ..op import Op, function_name
+from .conv import Conv
+from .elementwise import TABLE, Elementwise
+from .glue import (
+    Add,
+    Concat,
+    Detach,
+    Div,
+    Flatten,
+    MatMul,
+    Mean,
+    Mul,
+    Reduce,
+    Reshape,
+    SoftmaxCrossEntropy,
+    Sub,
+)
+from .node import GraphError
+
+GLUE = (
+    Add, Sub, Mul, Div, Detach, Reduce, Mean, Reshape, Flatten, Concat, MatMul, Conv, SoftmaxCrossEntropy,
+)  # fmt: skip
+
+OPS: dict[str, Callable[..., Any]] = {
+    **{op.name: op for op in GLUE},
+    **{name: partial(Elementwise, name) for name in TABLE},
+    **{
+        function_name(record.__name__): record
+        for record in vars(ops).values()
+        if isinstance(record, type) and issubclass(record, Op) and record.__name__.endswith("Pool")
+    },
+}
+
+
+def register(name: str, op: Callable[..., Any]) -> None:
+    """Let `Graph.<name>(*vars, *arguments)` push `op(*arguments)`; files can hold a dataclass of literals."""
+    if name in OPS or not name.isidentifier() or name in ("input", "const", "push", "build", "nodes"):
+        raise GraphError(f"register: {name!r} is taken or not a name; choose another")
+    OPS[name] = op
+
+
+def find(name: str) -> Callable[..., Any] | None:
+    """The op of that name, 1d, 2d and 3d spellings included."""
+    if name in OPS:
+        return OPS[name]
+    stem, rank = name[:-2], name[-2:]
+    return partial(_on_last, OPS[stem], int(rank[0])) if rank in ("1d", "2d", "3d") and stem in OPS else None
+
+
+def _on_last(op: Callable[..., Any], rank: int, *args: Any, **kwargs: Any) -> Any:
+    return op(*args, axes=tuple(range(-rank, 0)), **kwargs)

@@ -1,0 +1,271 @@
+"""One table: engine x law x window x scalar kind, each against the reference engine, which is the spec itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cache
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ndpool.engines import choose, passes, portable, reference
+from ndpool.spec import Window, adaptive, each, sliding
+
+from . import cases
+from .cases import BFLOAT16, DTYPES, EXTREMES, LAWS, NORMS, SMOOTH, SUMS, assert_close, assert_exact, assert_same_zeros
+
+
+@dataclass(frozen=True)
+class Engine:
+    """The portable engine on one array library's arrays."""
+
+    xp: Any
+    array: Callable[[np.ndarray], Any]
+    back: Callable[[Any], np.ndarray]
+    dtypes: tuple[np.dtype, ...]
+
+    def linearize(self, window: Window, law: Any, x: np.ndarray) -> Any:
+        with np.errstate(all="ignore"):
+            linear = portable.linearize(self.xp, window, law, self.array(x))
+        return SimpleNamespace(y=self.back(linear.y), jvp=self._map(linear.jvp), vjp=self._map(linear.vjp))
+
+    def forward(self, window: Window, law: Any, x: np.ndarray) -> np.ndarray:
+        return self._map(lambda a: portable.forward(self.xp, window, law, a))(x)
+
+    def winners(self, window: Window, law: Any, x: np.ndarray, axes: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:
+        y, places = portable.winners(self.xp, window, law, self.array(x), axes)
+        return self.back(y), self.back(places)
+
+    def _map(self, f: Callable[[Any], Any]) -> Callable[[np.ndarray], np.ndarray]:
+        def call(x: np.ndarray) -> np.ndarray:
+            with np.errstate(all="ignore"):
+                return self.back(f(self.array(x)))
+
+        return call
+
+
+def _numpy() -> Engine:
+    return Engine(np, np.asarray, np.asarray, DTYPES)
+
+
+def _strict() -> Engine:
+    xp = pytest.importorskip("array_api_strict", reason="array_api_strict checks the array API standard")
+    short = (np.dtype("float16"), BFLOAT16)
+    return Engine(xp, xp.asarray, np.asarray, tuple(d for d in DTYPES if d not in short))
+
+
+def _torch() -> Engine:
+    torch = pytest.importorskip("torch", reason="torch is one of the array libraries of the portable engine")
+    xp = pytest.importorskip("array_api_compat.torch", reason="array_api_compat gives torch the standard's names")
+
+    def array(x: np.ndarray) -> Any:
+        return torch.tensor(x.astype(np.float32)).to(torch.bfloat16) if x.dtype == BFLOAT16 else torch.tensor(x)
+
+    def back(x: Any) -> np.ndarray:
+        return x.to(torch.float32).numpy().astype(BFLOAT16) if x.dtype == torch.bfloat16 else x.numpy()
+
+    wide_unsigned = tuple(map(np.dtype, ("uint16", "uint32", "uint64")))  # torch has no arithmetic for them
+    return Engine(xp, array, back, tuple(d for d in DTYPES if d not in wide_unsigned))
+
+
+ENGINES = {"numpy": _numpy, "array_api_strict": _strict, "torch": _torch}
+
+# The two ways to fold an axis, whatever the plan would find cheaper.
+WAYS: dict[str, Callable[..., list[int]]] = {
+    "direct": lambda longest, *_: [0] * (longest - 1),
+    "doubling": lambda longest, *_: list(range((longest - 1).bit_length() - 1, -1, -1)),
+}
+
+
+@pytest.fixture(params=ENGINES)
+def engine(request: pytest.FixtureRequest) -> Engine:
+    return ENGINES[request.param]()
+
+
+@pytest.fixture(params=WAYS)
+def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    monkeypatch.setattr(passes, "_levels", WAYS[request.param])
+    passes.plan.cache_clear()
+    yield request.param
+    passes.plan.cache_clear()
+
+
+@dataclass(frozen=True)
+class Case:
+    """An input, a tangent, a cotangent, and what the reference makes of them."""
+
+    window: Window
+    x: np.ndarray
+    dx: np.ndarray
+    dy: np.ndarray
+    y: np.ndarray
+    jvp: np.ndarray | None
+    vjp: np.ndarray | None
+
+
+def case(law: Any, window: Window, dtype: np.dtype, seed: int, specials: bool) -> Case:
+    rng = np.random.default_rng(seed)
+    x = cases.values(rng, window.shape, dtype, specials)
+    dx, dy = cases.tangents(rng, window.shape, dtype), cases.tangents(rng, window.out_shape, dtype)
+    linear = reference.linearize(window, law, x)
+    if law.name == "mean" and dtype in cases.INTEGERS:
+        return Case(window, x, dx, dy, linear.y, None, None)
+    return Case(window, x, dx, dy, linear.y, linear.jvp(dx), linear.vjp(dy))
+
+
+@cache
+def table_case(law: str, counted: bool, window: str, dtype: np.dtype) -> Case:
+    return case(LAWS[law], cases.WINDOWS[counted][window], dtype, seed=len(window), specials=law in EXTREMES)
+
+
+def check(engine: Engine, law: Any, want: Case, note: Any) -> None:
+    """Bit for bit where a value is chosen; within the stated tolerance where floats are summed."""
+    chosen = law.name in ("max", "min")
+    whole = law.name == "sum" or (chosen and law.params[0] != "split")  # tangents are whole numbers, and only added
+    got = engine.linearize(want.window, law, want.x)
+    (assert_exact if chosen else assert_close)(got.y, want.y, note)
+    if chosen:
+        assert_same_zeros(got.y, want.y, note)
+    if want.jvp is not None:
+        compare = assert_exact if whole else assert_close
+        compare(got.jvp(want.dx), want.jvp, note)
+        compare(got.vjp(want.dy), want.vjp, note)
+
+
+@pytest.mark.parametrize("law", LAWS)
+def test_engine_agrees_with_the_reference(engine: Engine, way: str, law: str) -> None:
+    for counted in cases.counted_choices(LAWS[law]):
+        for window in cases.WINDOWS[counted]:
+            want = table_case(law, counted, window, np.dtype("float64"))
+            check(engine, LAWS[law], want, (window, counted))
+
+
+@pytest.mark.parametrize("law", LAWS)
+def test_every_dtype_agrees_with_the_reference(engine: Engine, law: str) -> None:
+    for dtype in (d for d in cases.KINDS[LAWS[law].name] if d in engine.dtypes):
+        for counted in cases.counted_choices(LAWS[law]):
+            for window in cases.FEW:
+                want = table_case(law, counted, window, dtype)
+                check(engine, LAWS[law], want, (dtype.name, window, counted))
+
+
+@pytest.mark.parametrize("law", EXTREMES)
+def test_winners_agree_with_the_reference(engine: Engine, way: str, law: str) -> None:
+    for name, window in cases.WINDOWS[False].items():
+        x, axes = table_case(law, False, name, np.dtype("float64")).x, cases.pooled(window)
+        want = reference.winners(window, LAWS[law], x, axes)
+        got = engine.winners(window, LAWS[law], x, axes)
+        assert_exact(got[0], want[0], name)
+        assert np.array_equal(got[1], want[1]), (name, got[1], want[1])
+
+
+@pytest.mark.parametrize("law", LAWS)
+@settings(max_examples=20)
+@given(data=st.data())
+def test_any_window_agrees_with_the_reference(way: str, law: str, data: st.DataObject) -> None:
+    window = data.draw(cases.windows(counted=data.draw(st.sampled_from(cases.counted_choices(LAWS[law])))))
+    seed = data.draw(st.integers(0, 2**16))
+    want = case(LAWS[law], window, np.dtype("float64"), seed, specials=law in EXTREMES)
+    check(_numpy(), LAWS[law], want, window)
+    assert_exact(_numpy().forward(window, LAWS[law], want.x), _numpy().linearize(window, LAWS[law], want.x).y)
+
+
+@pytest.mark.parametrize("law", EXTREMES)
+@settings(max_examples=20)
+@given(data=st.data())
+def test_any_window_has_the_winners_of_the_reference(way: str, law: str, data: st.DataObject) -> None:
+    window = data.draw(cases.windows())
+    x = cases.values(np.random.default_rng(data.draw(st.integers(0, 2**16))), window.shape, float, specials=True)
+    axes = tuple(range(len(window.axes)))
+    got, want = (run(window, LAWS[law], x, axes) for run in (_numpy().winners, reference.winners))
+    assert_exact(got[0], want[0], window)
+    assert np.array_equal(got[1], want[1]), (window, got[1], want[1])
+
+
+@pytest.mark.parametrize("law", EXTREMES)
+@settings(max_examples=20)
+@given(data=st.data())
+def test_extremes_of_padding_that_counts_agree_with_the_reference(law: str, data: st.DataObject) -> None:
+    """Only a `Pool` of the max or min law with count_include_pad=True reads padding; its zeros may tie with taps."""
+    window = data.draw(cases.windows(counted=True, ranks=(1, 2)))
+    x = np.random.default_rng(data.draw(st.integers(0, 2**16))).integers(-1, 2, window.shape).astype(float)
+    dy = np.ones(window.out_shape)
+    got, want = (choose(v, window, LAWS[law]).linearize(window, LAWS[law], v) for v in (x, x.tolist()))
+    assert np.array_equal(got.y, np.array(want.y, float).reshape(window.out_shape))
+    assert np.array_equal(got.vjp(dy), np.array(want.vjp(dy.tolist()), float).reshape(window.shape))
+
+
+SPECIALS = {**SUMS, **SMOOTH, **NORMS}
+
+
+@pytest.mark.parametrize("special", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("law", SPECIALS)
+def test_nan_and_infinity_agree_with_the_reference(engine: Engine, way: str, law: str, special: float) -> None:
+    for window in (Window((sliding(6, 3, 1, (1, 1)),)), Window((adaptive(7, 3), each(2)))):
+        rng = np.random.default_rng(3)
+        x = rng.normal(size=window.shape)
+        x.flat[4] = special
+        dx, dy = (cases.tangents(rng, shape, float) for shape in (window.shape, window.out_shape))
+        want, got = reference.linearize(window, LAWS[law], x), engine.linearize(window, LAWS[law], x)
+        assert_close(got.y, want.y, "y")
+        assert_close(got.jvp(dx), want.jvp(dx), "jvp")
+        assert_close(got.vjp(dy), want.vjp(dy), "vjp")
+
+
+SMEARS = {
+    "sliding": Window((sliding(12, 5, 2, (2, 1)),)),
+    "dilated": Window((sliding(14, 4, 1, (2, 3), 2),)),
+    "uneven bins": Window((adaptive(13, 5),)),
+    "plane": Window((adaptive(5, 3), sliding(6, 3, 2, (1, 1)))),
+}
+
+
+@pytest.mark.parametrize("window", SMEARS)
+@pytest.mark.parametrize("law", ["max first propagate", "max split ignore", *SUMS, *SMOOTH, *NORMS])
+def test_nothing_smears_into_other_windows(engine: Engine, way: str, law: str, window: str) -> None:
+    """A NaN or inf of x or dx shows in the outputs that read it and no others; one of dy in its own taps."""
+    window = SMEARS[window]
+    rng = np.random.default_rng(7)
+    x, dx, dy = (rng.normal(size=shape) for shape in (window.shape, window.shape, window.out_shape))
+    reads = np.zeros((dy.size, x.size), bool)
+    for o, (taps, _) in enumerate(window):
+        reads[o, taps] = True
+    clean = engine.linearize(window, LAWS[law], x)
+
+    def spoil(a: np.ndarray, i: int, special: float) -> np.ndarray:
+        a = a.copy()
+        a.flat[i] = special
+        return a
+
+    def assert_untouched(got: np.ndarray, want: np.ndarray, touched: np.ndarray, note: Any) -> None:
+        assert np.array_equal(got.reshape(-1)[~touched], want.reshape(-1)[~touched]), note
+
+    for special in (np.nan, np.inf):
+        for i in range(0, x.size, 5):
+            bad = spoil(x, i, special)
+            assert_untouched(engine.forward(window, LAWS[law], bad), clean.y, reads[:, i], ("x", i))
+            at_bad = engine.linearize(window, LAWS[law], bad)
+            assert_untouched(at_bad.jvp(dx), clean.jvp(dx), reads[:, i], ("jvp at x", i))
+            assert_untouched(clean.jvp(spoil(dx, i, special)), clean.jvp(dx), reads[:, i], ("dx", i))
+        for o in range(0, dy.size, 3):
+            assert_untouched(clean.vjp(spoil(dy, o, special)), clean.vjp(dy), reads[o], ("dy", o))
+
+
+@pytest.mark.parametrize("law", LAWS)
+def test_long_kernels_agree_with_the_reference(way: str, law: str) -> None:
+    for kernel in (2, 9, 10, 31, 64):
+        window = Window((each(2), sliding(70, kernel, 7, (kernel // 2, 1), count_padding=LAWS[law].name == "mean")))
+        check(_numpy(), LAWS[law], case(LAWS[law], window, np.dtype("float64"), kernel, specials=False), kernel)
+
+
+def test_array_operations_grow_with_the_logarithm_of_the_kernel() -> None:
+    plans = {kernel: passes.plan(sliding(4096, kernel, 1)) for kernel in (3, 63, 255, 1023)}
+    merges = {kernel: len(plan.hops) + len(plan.joins) for kernel, plan in plans.items()}
+    assert merges[3] == 2
+    assert merges[63] <= 2 * 6
+    assert merges[1023] - merges[255] <= 2 * 2

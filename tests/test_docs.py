@@ -1,0 +1,350 @@
+"""The documents keep their word: torchlean.md's table has no gap, and every Python block of the documents runs."""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import doctest
+import inspect
+import math
+import re
+from fractions import Fraction
+from pathlib import Path
+from typing import Any, NamedTuple
+from unittest import mock
+
+import numpy as np
+import pytest
+
+import ndpool
+from ndpool import graph, spec
+from ndpool.errors import PoolError
+
+ROOT = Path(__file__).parents[1]
+SCOPE = {"ndpool": ndpool, "spec": spec, "Fraction": Fraction, "F": Fraction}
+
+# Every definition of TorchLean's pooling pages, by page: its own name, or where it has none there, what it does.
+REQUIRED = {
+    "GraphM": [
+        "max pooling node, any rank",
+        "average pooling node, any rank",
+        "smooth max pooling node, any rank",
+        "2-D max pooling node",
+        "2-D max pooling node, padded",
+        "2-D smooth max pooling node",
+        "2-D average pooling node",
+        "2-D average pooling node, padded",
+        "max pooling builder, any rank",
+        "average pooling builder, any rank",
+        "smooth max pooling builder, any rank",
+        "2-D max pooling builder",
+        "2-D max pooling builder, padded",
+        "2-D smooth max pooling builder",
+        "2-D average pooling builder",
+        "2-D average pooling builder, padded",
+    ],
+    "N-D": [
+        "N-D max pooling configuration",
+        "N-D average pooling configuration",
+        "kernel size of each axis (a field of both)",
+        "stride of each axis (a field of both)",
+        "symmetric padding of each axis (a field of both)",
+        "output shape, any rank",
+        "input lookup of average and smooth max: padding is a zero that counts",
+        "getPaddedMaxInputVal?",
+        "maxPoolValue",
+        "derivative of max over one window",
+        "smoothMaxPoolValue",
+        "derivative of smooth max over one window",
+        "maxPoolSpatialSpec",
+        "jvp of max, without a channel axis",
+        "avg_pool_spatial_spec",
+        "vjp of max, without a channel axis",
+        "vjp of average, without a channel axis",
+        "tie rule of max: the first of equals in row-major order",
+        "max_pool_spec",
+        "maxPoolJvpSpec",
+        "avg_pool_spec",
+        "vjp of max, channels first",
+        "vjp of average, channels first",
+        "smooth_max_pool_spatial_spec",
+        "jvp of smooth max, without a channel axis",
+        "smooth_max_pool_spec",
+        "jvp of smooth max, channels first",
+        "smoothMaxPoolSpatialBackwardSpec",
+        "vjp of smooth max, channels first",
+    ],
+    "2-D": [
+        "MaxPool2DSpec",
+        "AvgPool2DSpec",
+        "2-D output shape",
+        "2-D output shape, channels first",
+        "2-D output shape, padded",
+        "2-D output shape, padded, channels first",
+        "smooth_max_pool2d_spec",
+        "smooth_max_pool2d_multi_spec",
+        "jvp of 2-D smooth max",
+        "jvp of 2-D smooth max, channels first",
+        "max_pool2d_spec",
+        "2-D max, channels first",
+        "jvp of 2-D max",
+        "jvp of 2-D max, channels first",
+        "avg_pool2d_spec",
+        "2-D average, channels first",
+        "first position of an adaptive bin",
+        "end of an adaptive bin",
+        "adaptive average",
+        "adaptive max",
+        "getValueAtPosition",
+        "maxPool2dBackwardSpec",
+        "vjp of 2-D max, channels first",
+        "vjp of 2-D average",
+    ],
+    "padded 2-D": [
+        "unpadImage",
+        "unpadMultiChannel",
+        "maxPool2dMultiSpecPad",
+        "maxPool2dMultiJvpSpecPad",
+        "avgPool2dMultiSpecPad",
+        "maxPool2dMultiBackwardSpecPad",
+        "avgPool2dMultiBackwardSpecPad",
+        "smoothMaxPool2dBackwardSpec",
+        "smoothMaxPool2dMultiBackwardSpec",
+        "Image",
+        "MultiChannelImage",
+        "Context (what a scalar must bring)",
+    ],
+    "global": [
+        "global average tag",
+        "global max tag",
+        "global output shape (C, 1, 1)",
+        "global output shape (C)",
+        "reduce_spatial",
+        "alias of reduce_spatial for one channel",
+        "a scalar as a 1 x 1 image",
+        "global_pool2d_1x1",
+        "global_pool2d_flat",
+        "reduce with its VJP, in one value",
+        "global average to (C, 1, 1)",
+        "global max to (C, 1, 1)",
+        "global average to (C)",
+        "global max to (C)",
+        "vjp of global average, from (C, 1, 1)",
+        "vjp of global average, from (C)",
+        "vjp of global max, from (C, 1, 1)",
+        "vjp of global max, from (C)",
+        "vjp of global max that splits among the maxima",
+        "tie rule: all of the gradient to every maximum",
+        "tie rule: even shares",
+        "tie rule: the first maximum alone",
+    ],
+}
+
+
+# -- the table of torchlean.md ---------------------------------------------------------------------------------------
+
+
+class Row(NamedTuple):
+    definition: str
+    page: str
+    names: str
+    example: str
+
+
+def rows() -> list[Row]:
+    lines = (ROOT / "docs/torchlean.md").read_text(encoding="utf-8").splitlines()
+    cells = [[cell.strip() for cell in line.strip("|").split(" | ")] for line in lines if line.startswith("| ")]
+    assert all(len(row) == 4 for row in cells), [row for row in cells if len(row) != 4]
+    return [Row(row[0].replace("`", ""), *row[1:]) for row in cells if row[0] != "definition"]
+
+
+def code(cell: str) -> list[str]:
+    return re.findall(r"`([^`]+)`", cell)
+
+
+def resolve(name: str) -> Any:
+    """The object of a dotted name; a field of a record stands for itself, and a graph's ops are those of any graph."""
+    first, *rest = name.split(".")
+    found: Any = SCOPE[first]
+    for part in rest:
+        found = ndpool.Graph() if found is ndpool.Graph else found
+        fields = getattr(found, "__dataclass_fields__", {})
+        found = fields[part] if part in fields else getattr(found, part)
+    return found
+
+
+def ids(row: Row) -> str:
+    return f"{row.page}: {row.definition}"
+
+
+every_row = pytest.mark.parametrize("row", rows(), ids=ids)
+
+
+@pytest.mark.parametrize("page", REQUIRED)
+def test_table_covers_every_definition(page: str) -> None:
+    found = [row.definition for row in rows() if row.page == page]
+    assert not set(REQUIRED[page]) - set(found)
+    assert len(found) == len(set(found))
+
+
+@every_row
+def test_table_names_resolve(row: Row) -> None:
+    names = [token for token in code(row.names) if "=" not in token]
+    assert names, "no ndpool name"
+    for name in names:
+        assert resolve(name) is not None
+        assert name.rpartition(".")[2] in row.example, f"the example does not use {name}"
+
+
+@every_row
+def test_table_arguments_exist(row: Row) -> None:
+    """An argument beside a name is one that the record takes, and the example passes it."""
+    names = [token for token in code(row.names) if "=" not in token]
+    for argument in (token for token in code(row.names) if "=" in token):
+        record = names[0].split(".")[1]
+        record = record if record[0].isupper() else "".join(part.title() for part in record.split("_"))
+        assert argument.partition("=")[0] in {field.name for field in dataclasses.fields(getattr(ndpool, record))}
+        assert argument in row.example
+
+
+@every_row
+def test_table_examples_are_true(row: Row) -> None:
+    [example] = code(row.example)
+    value = eval(example, dict(SCOPE))
+    assert value is not False, f"{example} is False"
+    assert solid(value), f"{example} gives {value!r}"
+
+
+def solid(value: Any) -> bool:
+    """Not empty, and finite all through."""
+    if isinstance(value, (list, tuple)):
+        return bool(value) and all(solid(part) for part in value)
+    return value is not None and (not isinstance(value, (int, float, Fraction)) or math.isfinite(value))
+
+
+# -- the signatures of graph-api.md ----------------------------------------------------------------------------------
+
+OWNERS = {"Graph": graph.Graph, "Program": graph.Program, "Var": graph.Var, "Node": graph.Node}
+
+
+def signatures() -> dict[str, list[str]]:
+    """Each name in the first column of the page's tables, with the arguments shown."""
+    found = {}
+    for line in (ROOT / "docs/graph-api.md").read_text(encoding="utf-8").splitlines():
+        for token in code(line.split(" | ")[0]) if line.startswith("| `") else []:
+            if "<" not in token and ".__" not in token:
+                name, _, rest = token.partition("(")
+                call = ast.parse(f"f({rest or ')'}", mode="eval").body
+                assert isinstance(call, ast.Call)
+                arguments = [arg.value if isinstance(arg, ast.Starred) else arg for arg in call.args]
+                found[name] = [ast.unparse(a) for a in arguments] + [
+                    k.arg or ast.unparse(k.value) for k in call.keywords
+                ]
+    return found
+
+
+def public(owner: type) -> set[str]:
+    """What a class and its instances have that is not private."""
+    fields = [field.name for field in dataclasses.fields(owner)] if dataclasses.is_dataclass(owner) else []
+    return {name for name in (*vars(owner), *fields) if not name.startswith("_")}
+
+
+def parameters(function: Any) -> list[str]:
+    return [name for name in inspect.signature(function).parameters if name != "self"]
+
+
+def test_api_page_has_every_name() -> None:
+    shown = set(signatures())
+    assert not set(graph.__all__) - shown
+    for name in ("Graph", "Program", "Var"):
+        assert not {f"{name}.{part}" for part in public(OWNERS[name])} - shown
+    assert not set(graph.OPS) - shown
+
+
+@pytest.mark.parametrize("name", [name for name in signatures() if name[0].isupper() or name in graph.__all__])
+def test_api_page_names_are_real(name: str) -> None:
+    owner, _, part = name.partition(".")
+    if part in getattr(OWNERS.get(owner), "__dataclass_fields__", {}):
+        return
+    found = getattr(OWNERS[owner], part) if part else getattr(graph, owner)
+    if inspect.isfunction(found) or found in OWNERS.values():
+        assert signatures()[name] == parameters(found)
+
+
+@pytest.mark.parametrize("name", graph.OPS)
+def test_api_page_ops_take_what_is_shown(name: str) -> None:
+    """Arguments shown are variables first, as many as the op reads, and then arguments of the op in their order."""
+    taken = parameters(graph.OPS[name])
+    shown = signatures()[name]
+    own = [argument for argument in shown if argument in taken]
+    variables = shown[: len(shown) - len(own)]
+    assert shown == variables + own
+    assert own == [argument for argument in taken if argument in own]
+    made = graph.OPS[name](
+        **{argument: {"shape": (6,), "law": spec.SUM}.get(argument, 2) for argument in own[: required(name)]}
+    )
+    counts = [n for n in (1, 2) if accepts(made, n)]
+    assert (1 if variables[0] == "xs" else len(variables)) == counts[0]
+    assert (len(counts) == 2) == (variables[0] == "xs")
+
+
+def required(name: str) -> int:
+    return sum(p.default is p.empty for p in inspect.signature(graph.OPS[name]).parameters.values())
+
+
+def accepts(op: Any, count: int) -> bool:
+    try:
+        op.out_shape(*[(2, 2, 2, 2)] * count)
+    except TypeError:
+        return False
+    except PoolError:
+        return True
+    return True
+
+
+# -- the Python blocks -----------------------------------------------------------------------------------------------
+
+
+def blocks(text: str) -> list[tuple[int, str]]:
+    """Each ```python block with the number of its first line."""
+    found = re.finditer(r"^```python[^\n]*\n(.*?)^```[ \t]*$", text, re.MULTILINE | re.DOTALL)
+    return [(text.count("\n", 0, match.start(1)) + 1, match[1]) for match in found]
+
+
+def run(name: str, text: str) -> int:
+    """Run a document's blocks in order in one namespace; the number of blocks."""
+    namespace: dict[str, Any] = {"__name__": "__main__"}
+    runner = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE, verbose=False)
+    report: list[str] = []
+    for line, block in blocks(text):
+        if ">>>" in block:
+            test = doctest.DocTestParser().get_doctest(block, namespace, name, name, line - 1)
+            runner.run(test, out=report.append, clear_globs=False)
+            namespace.update(test.globs)
+        else:
+            exec(compile("\n" * (line - 1) + block, name, "exec"), namespace)
+    assert not runner.failures, "".join(report)
+    return len(blocks(text))
+
+
+@pytest.mark.parametrize(
+    ("document", "least"),
+    [
+        ("docs/guide.md", 10),
+        ("docs/conventions.md", 10),
+        ("docs/graph.md", 20),
+        ("docs/graph-api.md", 2),
+        ("README.md", 0),
+    ],
+)
+def test_python_blocks_run(document: str, least: int) -> None:
+    with np.printoptions(), mock.patch.dict(graph.OPS):  # a block may set its own, or register an op
+        assert run(document, (ROOT / document).read_text(encoding="utf-8")) >= least
+
+
+def test_a_wrong_block_is_found() -> None:
+    assert run("right", "```python\na = 1\n```\ntext\n```python\n>>> a\n1\n```\n") == 2
+    with pytest.raises(AssertionError, match="Expected"):
+        run("wrong value", "```python\n>>> 1 + 1\n3\n```\n")
+    with pytest.raises(ZeroDivisionError):
+        run("wrong code", "```python\n1 / 0\n```\n")

@@ -1,0 +1,114 @@
+"""The LeNet example keeps its word: equal to PyTorch in value, jvp and vjp, and over 95 % right after training.
+
+The graph benchmark likewise: what it times by hand is what the program computes.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+import xml.etree.ElementTree as ElementTree
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from benchmarks import graph as overhead
+
+import ndpool
+
+
+@pytest.fixture(scope="module")
+def lenet() -> Any:
+    path = Path(__file__).parents[1] / "examples/lenet.py"
+    spec = importlib.util.spec_from_file_location("lenet_example", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # dataclasses look their module up
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="module")
+def result(lenet: Any) -> Any:
+    return lenet.learn(steps=160, held_out=500)
+
+
+@pytest.fixture(scope="module")
+def differences(lenet: Any) -> list[Any]:
+    pytest.importorskip("torch", reason="the example compares itself with torch")
+    return list(lenet.comparisons(n=3, side=24, channels=8))
+
+
+@pytest.mark.parametrize(("dtype", "most"), [("float32", 1e-5), ("float64", 1e-12)])
+@pytest.mark.parametrize("network", ["LeNet-5", "ResNet stem + block"])
+def test_networks_equal_torch(lenet: Any, differences: list[Any], network: str, dtype: str, most: float) -> None:
+    rows = [row for row in differences if (row.network, row.dtype) == (network, dtype)]
+    program = lenet.lenet(3)[1] if network == "LeNet-5" else lenet.resnet(3)
+    products = [("value", "output"), ("jvp", "output"), *(("vjp", node.name) for node in program.inputs)]
+    assert [(row.what, row.of) for row in rows] == products
+    assert all(row.size <= most for row in rows), lenet.table(rows)
+    assert all(row.ok for row in rows)
+
+
+def test_comparison_finds_another_network(lenet: Any) -> None:
+    pytest.importorskip("torch")
+    rng = np.random.default_rng(0)
+    program = lenet.resnet(2, 16, 4)
+    values = {"image": rng.standard_normal((2, 3, 16, 16)), **lenet.initial(program, rng, np.float64)}
+    other = program.replace(lambda op: ndpool.AvgPool(3, 2, 1) if isinstance(op, ndpool.MaxPool) else op)
+    rows = list(lenet.compare("other", other, lenet.torch_resnet, values, seed=1))
+    assert not any(row.ok for row in rows)
+    assert "WRONG" in lenet.table(rows)
+
+
+@pytest.mark.parametrize("network", ["lenet", "resnet"])
+def test_networks_check_themselves(lenet: Any, network: str) -> None:
+    program = lenet.lenet(1)[1] if network == "lenet" else lenet.resnet(1, 16, 4)
+    report = program.check()
+    assert report.ok, str(report)
+
+
+def test_digits_are_seeded_varied_and_of_every_class(lenet: Any) -> None:
+    images, labels = lenet.draw(200, np.random.default_rng(0))
+    again, _ = lenet.draw(200, np.random.default_rng(0))
+    assert images.shape == (200, 1, 28, 28)
+    assert images.dtype == np.float32
+    assert np.array_equal(images, again)
+    assert set(labels.tolist()) == set(range(10))
+    assert len(np.unique(images.reshape(200, -1), axis=0)) == 200
+
+
+def test_lenet_learns(result: Any) -> None:
+    assert result.accuracy > 0.95
+    assert result.losses[0] == pytest.approx(np.log(10), abs=0.3)  # of ten classes it knows nothing at first
+    assert np.mean(result.losses[-20:]) < 0.3
+
+
+def test_pictures_are_whole(lenet: Any, result: Any) -> None:
+    loss = ElementTree.fromstring(lenet.loss_svg(result.losses, result.accuracy))
+    curve, mean = loss.iter("{http://www.w3.org/2000/svg}polyline")
+    assert len(curve.attrib["points"].split()) == len(mean.attrib["points"].split()) == len(result.losses)
+    digits = ElementTree.fromstring(lenet.digits_svg(result))
+    assert len(list(digits.iter("{http://www.w3.org/2000/svg}image"))) == 24
+
+
+def test_command_line(
+    lenet: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lenet, "find_spec", lambda name: None)
+    assert lenet.main(["--steps", "2", "--out", str(tmp_path / "new")]) == 0
+    assert "PyTorch is not installed" in capsys.readouterr().out
+    assert {path.name for path in (tmp_path / "new").iterdir()} == {"lenet_loss.svg", "lenet_digits.svg"}
+
+
+@pytest.mark.parametrize("program", [overhead.relu_chain(3), overhead.add_chain(3), overhead.lenet()])
+def test_benchmark_compares_the_same_work(program: ndpool.Program) -> None:
+    for case in overhead.cases("a case", program):
+        assert overhead.same(case.program(), case.by_hand()), case.name
+
+
+def test_benchmark_prints_a_table(capsys: pytest.CaptureFixture[str]) -> None:
+    overhead.main(rounds=1, seconds=0.0)
+    assert len(capsys.readouterr().out.splitlines()) == 1 + 3 * 3 + 1

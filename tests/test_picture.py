@@ -1,0 +1,182 @@
+"""The window picture: well formed, and exactly the taps of `Axis.reads` are filled."""
+
+from __future__ import annotations
+
+import math
+import xml.etree.ElementTree as ET
+
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+import ndpool
+from ndpool import PoolError
+from ndpool.picture import MOST, example_shape, look, window_svg
+
+SVG = "{http://www.w3.org/2000/svg}"
+OWN = ndpool.Law(lambda x, t: x, lambda a, b: a + b, lambda s, n: (s, n), lambda g, x, t, r: g)
+
+OPS = [
+    ndpool.MaxPool(3, stride=2, padding=1),
+    ndpool.MaxPool(2),
+    ndpool.MaxPool(2, ceil_mode=True),
+    ndpool.MaxPool((3,), 1, 1, dilation=2),
+    ndpool.MaxPool((2, 3, 2)),
+    ndpool.MaxPool(()),
+    ndpool.MaxPool(3, stride=2, padding="same"),
+    ndpool.MaxPool(2, padding=3),
+    ndpool.MaxPool(3, axes=(0, -1)),
+    ndpool.MaxPool(3, axes=(1, -1)),
+    ndpool.MaxPool(2, axes=(-3,)),
+    ndpool.AvgPool((2, 3), padding=((0, 1), (1, 0))),
+    ndpool.AvgPool(7, 1, 3, count_include_pad=False),
+    ndpool.SumPool((4, 1), dilation=(3, 1)),
+    ndpool.AdaptiveAvgPool((3, 4)),
+    ndpool.AdaptiveMaxPool((None, 2)),
+    ndpool.AdaptiveSmoothMaxPool(7),
+    ndpool.GlobalLpPool(2),
+    ndpool.GlobalMaxPool(keepdims=False),
+    ndpool.Pool(OWN, 3, dilation=2),
+]
+
+
+def label(op: ndpool.Op) -> str:
+    """A test's name, the same in every process: without the addresses of a law's functions."""
+    return repr(op).partition("(law")[0]
+
+
+def parse(svg: str) -> ET.Element:
+    root = ET.fromstring(svg)
+    assert root.tag == f"{SVG}svg"
+    return root
+
+
+def filled(svg: str, name: str) -> int:
+    """How many cells of that class are filled: one closed subpath each."""
+    paths = [path for path in parse(svg).iter(f"{SVG}path") if path.get("class") == name]
+    assert all(path.get("fill") not in (None, "none") for path in paths)
+    return sum(path.attrib["d"].count("z") for path in paths)
+
+
+def text(svg: str) -> str:
+    return " ".join("".join(element.itertext()) for element in parse(svg).iter(f"{SVG}text"))
+
+
+@pytest.mark.parametrize("op", OPS, ids=label)
+def test_the_cells_filled_are_the_taps(op):
+    view, svg = look(op), window_svg(op)
+    reads = [len(view.window.axes[a].reads(o)) for a, o in zip(view.pooled, view.output, strict=True)]
+    assert filled(svg, "tap") == math.prod(reads[-2:])
+    assert filled(svg, "output") == 1
+    assert f"reads {math.prod(reads)} tap" in text(svg)
+
+
+@pytest.mark.parametrize("op", OPS, ids=label)
+def test_an_example_is_small_and_has_some_outputs(op):
+    shape = example_shape(op)
+    outputs = [op.out_shape(shape)[a] for a in op.pooled_axes(len(shape)) if not isinstance(op, ndpool.GlobalMaxPool)]
+    assert all(n <= 64 for n in shape)
+    assert all(1 <= n <= 8 for n in outputs)
+
+
+@settings(deadline=None)
+@given(
+    n=st.tuples(st.integers(0, 9), st.integers(1, 9)),
+    k=st.integers(1, 4),
+    s=st.integers(1, 4),
+    lo=st.integers(0, 3),
+    hi=st.integers(0, 3),
+    d=st.integers(1, 3),
+    ceil_mode=st.booleans(),
+    data=st.data(),
+)
+def test_every_output_of_every_window_can_be_drawn(n, k, s, lo, hi, d, ceil_mode, data):
+    op = ndpool.AvgPool(k, s, ((lo, hi), (hi, lo)), dilation=d, ceil_mode=ceil_mode)
+    try:
+        window = op.window(n)
+    except PoolError:
+        assume(False)
+    output = tuple(data.draw(st.integers(0, axis.outputs - 1)) for axis in window.axes)
+    svg = window_svg(op, n, output)
+    assert filled(svg, "tap") == math.prod(len(axis.reads(o)) for axis, o in zip(window.axes, output, strict=True))
+    taps = filled(svg, "tap")
+    counted = math.prod(axis.count(o) for axis, o in zip(window.axes, output, strict=True))
+    assert filled(svg, "cover") >= counted >= taps
+    assert (f"counts as 0: {counted - taps}" in text(svg).replace("\n", " ")) == (counted > taps)
+
+
+def test_padding_is_shown_where_there_is_some():
+    assert look(ndpool.MaxPool(3, 2, 1)).output == (2, 0)  # the middle row, at the left padding
+    assert look(ndpool.MaxPool(3, 2)).output == (2, 2)
+    assert look(ndpool.MaxPool(2, padding=((1, 0), (0, 0)))).output[0] == 0
+    assert "not read: 3" in text(window_svg(ndpool.MaxPool(3, 2, 1)))
+    assert "counts as 0: 3" in text(window_svg(ndpool.AvgPool(3, 2, 1)))
+
+
+def test_more_than_two_pooled_axes_draw_the_last_two_and_say_so():
+    svg = window_svg(ndpool.MaxPool((2, 3, 2)))
+    assert filled(svg, "tap") == 6
+    assert "axes 1 and 2, the last two of 3" in text(svg)
+
+
+def test_leading_axes_are_not_drawn():
+    assert filled(window_svg(ndpool.MaxPool(2), (0, 3, 4, 4)), "tap") == 4
+
+
+def test_text_is_escaped():
+    op = ndpool.Pool(ndpool.Law(OWN.lift, OWN.merge, OWN.finish, OWN.weigh, name="<b>&\"'"), 2)
+    assert repr(op) == parse(window_svg(op)).findtext(f"{SVG}title")
+    assert "<b>" not in window_svg(op)
+
+
+@pytest.mark.parametrize("op", [ndpool.MaxPool(63), ndpool.AvgPool((63,)), ndpool.AvgPool(63, 1, 31)], ids=repr)
+def test_a_large_kernel_gives_a_picture_of_sane_size(op):
+    svg = window_svg(op)
+    root = parse(svg)
+    assert int(root.attrib["width"]) <= 800
+    assert int(root.attrib["height"]) <= 600
+    assert len(svg) < 200_000
+    assert filled(svg, "tap") > 60
+
+
+def test_of_a_huge_input_the_part_round_the_window_is_drawn():
+    svg = window_svg(ndpool.MaxPool(3, 2, 1), (3, 10**6, 224), (50_000, 60))
+    assert filled(svg, "tap") == 9
+    assert "axis 1 is drawn from 99" in text(svg)
+    assert int(parse(svg).attrib["width"]) <= 800
+    assert filled(window_svg(ndpool.MaxPool(10**9)), "tap") == MOST**2
+
+
+def test_an_empty_input_is_drawn_without_taps():
+    assert filled(window_svg(ndpool.AdaptiveMaxPool(3), (0, 5)), "tap") == 0
+    assert filled(window_svg(ndpool.GlobalSumPool(), (0, 0)), "tap") == 0
+
+
+def test_an_op_that_rejects_its_example_is_drawn_all_the_same():
+    op = ndpool.MaxPool(2, padding=3, empty="error")
+    assert filled(window_svg(op), "output") == 1
+    with pytest.raises(PoolError, match="empty='error'"):
+        window_svg(op, (4, 4))
+
+
+@pytest.mark.parametrize(
+    ("output", "message"),
+    [((0,), "1 entries for 2"), ((0, 2), "beyond the 2 outputs"), (-1, "below 0"), ((0, 1.5), "whole number")],
+)
+def test_a_wrong_output_is_an_error(output, message):
+    with pytest.raises(PoolError, match=f"max_pool: .*{message}"):
+        window_svg(ndpool.MaxPool(2), (4, 4), output)
+
+
+def test_one_pooled_axis_takes_one_int():
+    assert look(ndpool.MaxPool((2,)), (6,), 1) == look(ndpool.MaxPool((2,)), (6,), (1,))
+
+
+def test_no_output_is_an_error():
+    with pytest.raises(PoolError, match="no output to show"):
+        window_svg(ndpool.AdaptiveMaxPool(None), (0, 4))
+
+
+def test_an_op_without_an_example_is_an_error():
+    with pytest.raises(PoolError, match="names an axis twice"):
+        window_svg(ndpool.MaxPool(3, axes=(0, 0)))

@@ -1,0 +1,166 @@
+"""Max-unpooling: each value back to its winner; max pooling's vjp at given winners."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import ndpool
+
+from .cases import BFLOAT16, FLOATS, INTEGERS, assert_close
+
+
+def both(y: Any, indices: Any, *arguments: Any, **options: Any) -> list[Any]:
+    """The result on nested lists, after checking that arrays give the same."""
+    listed = ndpool.max_unpool(y, indices, *arguments, **options)
+    array = ndpool.max_unpool(np.array(y), np.array(indices), *arguments, **options)
+    assert isinstance(array, np.ndarray)
+    assert array.dtype == np.array(y).dtype
+    assert array.tolist() == listed
+    return listed
+
+
+def test_each_value_goes_to_its_winner() -> None:
+    assert both([5, 7], [3, 0], (2,)) == [7, 0, 0, 5]
+    assert both([[6, 8]], [[5, 2]], 2) == [[0, 0, 8, 0], [0, 6, 0, 0]]
+
+
+def test_unpooling_pooled_values_keeps_the_winners() -> None:
+    x = np.random.default_rng(0).permutation(np.arange(1.0, 145.0)).reshape(2, 3, 4, 6)
+    y, indices = ndpool.max_pool(x, 2, return_indices=True)
+    back = ndpool.max_unpool(y, indices, 2)
+    assert np.array_equal(back, np.where(np.isin(x, y), x, 0))
+    assert np.array_equal(ndpool.max_pool(back, 2), y)
+
+
+def test_the_default_size_inverts_the_output_size() -> None:
+    """(n - 1) stride - lo - hi + kernel_size, the smallest input that gives n outputs."""
+    y, indices = np.ones((1, 3, 4)), np.zeros((1, 3, 4), int)
+    assert ndpool.max_unpool(y, indices, 2).shape == (1, 6, 8)
+    assert ndpool.max_unpool(y, indices, 3, 2, 1).shape == (1, 5, 7)
+    assert ndpool.max_unpool(y, indices, (3, 2), (2, 1), ((1, 0), (0, 1))).shape == (1, 6, 4)
+    assert ndpool.max_unpool(y, indices, 3, 2, 1, axes=(0, 2)).shape == (1, 3, 7)
+
+
+def test_output_size_names_the_pooled_axes_or_all() -> None:
+    y, indices = [[[1, 2]], [[3, 4]]], [[[0, 4]], [[1, 3]]]
+    for size in ((1, 5), (2, 1, 5), [1, 5]):
+        assert both(y, indices, (1, 2), output_size=size) == [[[1, 0, 0, 0, 2]], [[0, 3, 0, 4, 0]]]
+
+
+def test_output_size_of_all_axes_where_the_pooled_are_not_the_last() -> None:
+    y, indices = np.ones((2, 2, 3)), np.zeros((2, 2, 3), int)
+    pooled = ndpool.max_unpool(y, indices, 2, axes=(0, 1), output_size=(5, 4))
+    assert pooled.shape == (5, 4, 3)
+    assert np.array_equal(ndpool.max_unpool(y, indices, 2, axes=(0, 1), output_size=(5, 4, 3)), pooled)
+
+
+def test_output_size_follows_the_order_of_axes() -> None:
+    y, indices = np.ones((2, 3)), np.arange(6).reshape(2, 3)
+    assert ndpool.max_unpool(y[None], indices[None], 2, axes=(2, 1), output_size=(7, 4)).shape == (1, 4, 7)
+
+
+def test_an_index_of_minus_1_puts_nothing() -> None:
+    assert both([5, 7, 9], [-1, 2, -1], (1,)) == [0, 0, 7]
+    y, indices = ndpool.max_pool([4], (1,), 1, 1, return_indices=True)
+    assert ndpool.max_unpool(y, indices, (1,), 1, 1) == [4]
+
+
+def test_duplicates_are_added() -> None:
+    assert both([5, 7, 9], [1, 1, 0], (1,)) == [9, 12, 0]
+    assert both([[5, 7], [2, 3]], [[1, 1], [0, 0]], (1,)) == [[0, 12], [5, 0]]
+
+
+def test_duplicates_last_keeps_the_last_in_row_major_order() -> None:
+    assert both([5, 7, 9], [1, 1, 0], (1,), duplicates="last") == [9, 7, 0]
+    assert both([[5, 7], [2, 3]], [[1, 0], [1, 3]], 1, duplicates="last") == [[7, 2], [0, 3]]
+    assert both([5, 7], [-1, -1], (1,), duplicates="last") == [0, 0]
+
+
+@pytest.mark.parametrize("axes", [(0, 1), (0, 2), (2, 1), (-1,), (1,), (0, 1, 2)])
+def test_axes_anywhere(axes: tuple[int, ...]) -> None:
+    x = np.random.default_rng(1).permutation(4 * 6 * 4).reshape(4, 6, 4) + 1
+    y, indices = ndpool.max_pool(x, 2, axes=axes, return_indices=True)
+    back = ndpool.max_unpool(y, indices, 2, axes=axes)
+    assert np.array_equal(back, np.where(np.isin(x, y), x, 0))
+    assert ndpool.max_unpool(y.tolist(), indices.tolist(), 2, axes=axes) == back.tolist()
+
+
+def test_one_axis_may_be_a_bare_int() -> None:
+    """As in the records."""
+    y, indices = ndpool.max_pool(np.arange(8).reshape(4, 2), 2, axes=0, return_indices=True)
+    assert ndpool.max_unpool(y, indices, 2, axes=0).tolist() == [[0, 0], [2, 3], [0, 0], [6, 7]]
+
+
+def test_batch_rows_do_not_mix() -> None:
+    y, indices = np.array([[1.0], [2.0], [3.0]]), np.array([[0], [1], [0]])
+    assert ndpool.max_unpool(y, indices, (2,)).tolist() == [[1, 0], [0, 2], [3, 0]]
+
+
+@pytest.mark.parametrize("shape", [(0, 2, 3), (2, 0, 3), (2, 3, 0)])
+def test_zero_sizes(shape: tuple[int, ...]) -> None:
+    got = ndpool.max_unpool(np.zeros(shape), np.zeros(shape, int), (2,), output_size=(6,))
+    assert got.shape == (*shape[:2], 6)
+    assert not got.any()
+
+
+def test_nothing_to_put_and_nowhere_to_put_it() -> None:
+    assert ndpool.max_unpool(np.zeros((3, 0)), np.zeros((3, 0), int), (2,)).shape == (3, 0)
+
+
+def test_any_scalar() -> None:
+    half = Fraction(1, 2)
+    assert ndpool.max_unpool([half, half], [1, 1], (2,)) == [0, 1, 0, 0]
+
+
+@pytest.mark.parametrize("dtype", FLOATS + INTEGERS, ids=str)
+def test_dtype_is_kept(dtype: np.dtype) -> None:
+    got = ndpool.max_unpool(np.array([3, 4], dtype), np.array([0, 0], np.int32), (1,))
+    assert got.dtype == dtype
+    assert got.tolist() == [7, 0]
+
+
+def test_large_integers_are_exact() -> None:
+    top = 2**63 - 1
+    assert ndpool.max_unpool(np.array([top - 1, 1]), np.array([0, 0]), (1,)).tolist() == [top, 0]
+    assert ndpool.max_unpool(np.array([2**64 - 1], np.uint64), np.array([0]), (1,)).tolist() == [2**64 - 1]
+
+
+def test_a_sum_of_duplicates_that_does_not_fit_is_an_error() -> None:
+    with pytest.raises(ndpool.PoolError, match=r"^max_unpool: .*int8"):
+        ndpool.max_unpool(np.array([100, 100], np.int8), np.array([0, 0]), (1,))
+
+
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+@pytest.mark.parametrize("kernel", [2, 3])
+def test_unpool_is_the_vjp_of_max_pool_at_its_winners(kernel: int, dtype: np.dtype) -> None:
+    """Overlapping windows: what meets is added, in float32 for short floats as everywhere."""
+    rng = np.random.default_rng(2)
+    x = rng.integers(0, 5, (2, 7, 8)).astype(dtype)
+    op = ndpool.MaxPool(kernel, 1, 1, return_indices=True)
+    y, indices = op(x)
+    dy = rng.normal(size=y.shape).astype(dtype)
+    got = ndpool.max_unpool(dy, indices, kernel, 1, 1, output_size=x.shape)
+    assert_close(got, op.vjp(x, dy))
+
+
+@pytest.mark.parametrize(("dtype", "big"), [(np.dtype(np.float16), 2048), (BFLOAT16, 256)], ids=str)
+def test_duplicates_of_short_floats_are_summed_in_float32(dtype: np.dtype, big: int) -> None:
+    """The next short float above `big` is big + 2, so in that type big + 1 + 1 would stay big."""
+    got = ndpool.max_unpool(np.array([big, 1, 1], dtype), np.zeros(3, int), (1,))
+    assert got.tolist() == [big + 2, 0, 0]
+
+
+@given(data=st.data())
+def test_arrays_and_lists_agree(data: st.DataObject) -> None:
+    rows, n, size = (data.draw(st.integers(low, 4)) for low in (1, 1, 2))
+    numbers = st.integers(-9, 9)
+    y = data.draw(st.lists(st.lists(numbers, min_size=n, max_size=n), min_size=rows, max_size=rows))
+    places = st.integers(-1, size - 1)
+    indices = data.draw(st.lists(st.lists(places, min_size=n, max_size=n), min_size=rows, max_size=rows))
+    both(y, indices, (1,), output_size=(size,), duplicates=data.draw(st.sampled_from(["sum", "last"])))
