@@ -30,7 +30,7 @@ TORCH: dict[str, Callable[[Any], Any]] = {
     "relu": torch.relu,
     "sigmoid": torch.sigmoid,
     "tanh": torch.tanh,
-    "softplus": lambda t: F.softplus(t, threshold=1000),
+    "softplus": lambda t: F.softplus(t, threshold=50),
 }
 POSITIVE = ("log", "sqrt")
 EVERYWHERE = tuple(name for name in TABLE if name not in POSITIVE)

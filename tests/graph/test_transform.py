@@ -96,24 +96,6 @@ def test_folding_a_constant_output() -> None:
     assert folded([0, 0]) == [2, 3]
 
 
-def test_folding_does_not_round_exact_runs() -> None:
-    """1/3 of two constants is 1/3 over Fractions, folded or not."""
-    g = Graph()
-    x = g.input((1,))
-    for one, three in ((np.array([1.0]), np.array([3.0])), ([Fraction(1)], [Fraction(3)]), ([1], [3])):
-        program = g.build(x * (g.const(one) / g.const(three)))
-        assert program.fold_constants()([Fraction(1)]) == program([Fraction(1)])
-
-
-def test_folding_does_not_round_wider_runs() -> None:
-    """Constants follow the run: a float32 constant in a float64 run is divided in float64, folded or not."""
-    program = unary(lambda g, x: x * (g.const(np.ones(1, np.float32)) / g.const(np.full(1, 3, np.float32))), (1,))
-    assert program.fold_constants()(np.ones(1)) == program(np.ones(1))
-
-
-# -- replace -------------------------------------------------------------------------------------------------------
-
-
 def smooth(op: Any) -> Any:
     if isinstance(op, MaxPool):
         return SmoothMaxPool(op.kernel_size, op.stride, op.padding, beta=50.0, count_include_pad=False, axes=op.axes)

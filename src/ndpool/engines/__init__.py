@@ -47,6 +47,10 @@ def _quiet_linear(xp: Any, *args: Any) -> Linear:
     return Linear(linear.y, _quietly(linear.jvp), _quietly(linear.vjp))
 
 
+def _reshape(a: Any, shape: tuple[int, ...]) -> Any:
+    return a.__array_namespace__().reshape(a, shape)
+
+
 def _renest(x: Any, shape: tuple[int, ...]) -> Any:
     return reference.nest(reference.flatten(x)[0], shape)
 
@@ -82,7 +86,7 @@ def choose(x: Any, window: Window, law: Law) -> Engine:
         return NESTED
     if portable.supports(window, law):
         run = [partial(_quietly(f), xp) for f in (portable.forward, portable.winners)]
-        return Engine("portable", run[0], partial(_quiet_linear, xp), run[1], xp.reshape)
+        return Engine("portable", run[0], partial(_quiet_linear, xp), run[1], _reshape)
     if xp is np:
         return ORACLE
     raise PoolTypeError(f"a law of your own runs on NumPy arrays and nested lists, not on {type(x).__qualname__}")

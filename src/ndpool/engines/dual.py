@@ -10,12 +10,21 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
 
+from ..errors import PoolTypeError
+
 Array = Any
 
 # functions that act on value and tangent alike
 LINEAR = {
     "astype", "broadcast_to", "concat", "expand_dims", "matrix_transpose", "mean", "permute_dims", "reshape", "squeeze",
     "stack", "sum", "take",
+}  # fmt: skip
+
+# functions of values alone: comparisons, tests, positions and constants
+STILL = {
+    "all", "any", "argmax", "argmin", "argsort", "asarray", "ceil", "equal", "floor", "full_like", "greater",
+    "greater_equal", "isfinite", "isinf", "isnan", "less", "less_equal", "logical_and", "logical_not", "logical_or",
+    "not_equal", "ones_like", "round", "sign", "trunc", "zeros_like",
 }  # fmt: skip
 
 
@@ -64,7 +73,8 @@ class DualArray:
         return DualArray(y, -y * self.tangent / self.value)
 
     def __pow__(self, p: Any) -> DualArray:
-        return DualArray(self.value**p, p * self.value ** (p - 1) * self.tangent)
+        slope = p * self.value ** (p - 1) if p else 0  # not 0 times 0 ** -1
+        return DualArray(self.value**p, slope * self.tangent)
 
     def __matmul__(self, other: Any) -> DualArray:
         return DualArray(self.value @ value(other), self.tangent @ value(other) + self.value @ tangent(other))
@@ -141,7 +151,7 @@ class DualNamespace:
         found = getattr(self.base, name)
         if name in LINEAR:
             return _linear(found)
-        return _plain(found) if callable(found) and not isinstance(found, type) else found
+        return _plain(found, name) if callable(found) and not isinstance(found, type) else found
 
     def where(self, condition: Array, a: Any, b: Any) -> Any:
         condition = point(condition)
@@ -157,7 +167,29 @@ class DualNamespace:
         return self._extreme(self.base.minimum, a, b)
 
     def _extreme(self, extreme: Callable[..., Any], a: Any, b: Any) -> Any:
-        return self.where(value(extreme(point(a), point(b))) == point(a), a, b)
+        p = point(a)
+        return self.where((extreme(p, point(b)) == p) | (p != p), a, b)
+
+    def add(self, a: Any, b: Any) -> Any:
+        return a + b
+
+    def subtract(self, a: Any, b: Any) -> Any:
+        return a - b
+
+    def multiply(self, a: Any, b: Any) -> Any:
+        return a * b
+
+    def divide(self, a: Any, b: Any) -> Any:
+        return a / b
+
+    def negative(self, x: Any) -> Any:
+        return -x
+
+    def square(self, x: Any) -> Any:
+        return x * x
+
+    def pow(self, x: Any, p: Any) -> Any:
+        return x**p
 
     def matmul(self, a: Any, b: Any) -> Any:
         return a @ b
@@ -201,10 +233,12 @@ def _linear(f: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
-def _plain(f: Callable[..., Any]) -> Callable[..., Any]:
-    """f of the values: comparisons, tests and constants have no tangent."""
+def _plain(f: Callable[..., Any], name: str) -> Callable[..., Any]:
+    """f of the values, if it is one of those without a tangent; another would lose it, and says so."""
 
     def call(*args: Any, **kwargs: Any) -> Any:
+        if name not in STILL and any(isinstance(a, DualArray) for a in args):
+            raise PoolTypeError(f"dual arrays have no {name}; write it with + - * / ** exp log sqrt tanh abs where sum")
         return f(*(value(a) for a in args), **kwargs)
 
     return call

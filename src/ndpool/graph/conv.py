@@ -21,8 +21,9 @@ from ..engines.linear import Linear
 from ..engines.passes import Select, cut, pad
 from ..errors import PoolError
 from ..spec import Axis, sliding
-from .glue import Glue, transposed
-from .node import GraphError, Shape, enter, library
+from .glue import Glue, total, transposed
+from .glue import product as product_of
+from .node import GraphError, Shape, library
 
 
 @dataclass(frozen=True)
@@ -107,15 +108,15 @@ class Conv(Glue):
         def uncolumns(g: Any) -> Any:
             """The transpose of `columns`."""
             g = xp.reshape(g, columns_shape)
-            total: Any = None
+            summed: Any = None
             for j, choice in enumerate(product(*(tap.selects for tap in taps))):
                 part = xp.reshape(cut(g, len(lead) + 2, slice(j, j + 1)), (*x.shape[:first], *out[first:]))
                 for i, select in reversed(list(enumerate(choice))):
                     part = select.pull(xp, part, first + i)
-                total = part if total is None else total + part
+                summed = part if summed is None else summed + part
             for i, tap in enumerate(taps):
-                total = cut(total, first + i, slice(tap.before, total.shape[first + i] - tap.after))
-            return total
+                summed = cut(summed, first + i, slice(tap.before, summed.shape[first + i] - tap.after))
+            return summed
 
         def matrix(v: Any) -> Any:
             return xp.reshape(v, (groups, w.shape[0] // groups, rows))
@@ -123,15 +124,14 @@ class Conv(Glue):
         read, weights = columns(x), matrix(w)
 
         def jvp(dx: Any, dw: Any) -> Any:
-            return xp.reshape(xp.matmul(weights, columns(dx)) + xp.matmul(matrix(dw), read), out)
+            return xp.reshape(product_of(weights, columns(dx)) + product_of(matrix(dw), read), out)
 
         def vjp(g: Any) -> tuple[Any, Any]:
             g = xp.reshape(g, (*lead, groups, w.shape[0] // groups, places))
-            dw = xp.matmul(g, transposed(read))
-            dw = enter(xp.sum(dw, axis=tuple(range(len(lead))))) if lead else dw
-            return uncolumns(xp.matmul(transposed(weights), g)), xp.reshape(dw, w.shape)
+            dw = total(product_of(g, transposed(read)), tuple(range(len(lead))))
+            return uncolumns(product_of(transposed(weights), g)), xp.reshape(dw, w.shape)
 
-        return Linear(xp.reshape(xp.matmul(weights, read), out), jvp, vjp)
+        return Linear(xp.reshape(product_of(weights, read), out), jvp, vjp)
 
     def batched(self, flags: tuple[bool, ...], shapes: tuple[Shape, ...]) -> Any:
         return None if flags[1] else self

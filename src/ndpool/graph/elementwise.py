@@ -40,7 +40,7 @@ class ScalarMaths:
 
     @staticmethod
     def sqrt(x: Any) -> Any:
-        return scalar.root(x, 2)
+        return math.nan if scalar.less(x, 0) else scalar.root(x, 2)
 
     @staticmethod
     def tanh(x: Any) -> Any:
@@ -57,7 +57,7 @@ class ScalarMaths:
     def step(x: Any) -> Any:
         if isinstance(x, Interval) and x.lo <= 0 < x.hi:
             return Interval(0, 1)
-        return int(scalar.greater(x, 0))
+        return int(scalar.greater(x, 0) or scalar.is_nan(x))
 
 
 @dataclass(frozen=True)
@@ -69,6 +69,8 @@ class Row:
 
 
 def _sigmoid(m: Any, x: Any) -> Any:
+    if isinstance(x, Interval):
+        return x.monotone(lambda end: float(_sigmoid(m, end)))
     return m.branch(x, lambda: (e := m.exp(x)) / (1 + e), lambda: 1 / (1 + m.exp(-x)))
 
 
@@ -88,7 +90,7 @@ TABLE = {
 
 
 def _scalar_value(row: Row, x: Any) -> Any:
-    if isinstance(x, Interval):
+    if isinstance(x, Interval) and row not in (TABLE["exp"], TABLE["log"]):  # which intervals have, with their limits
         return x.monotone(lambda end: float(row.value(ScalarMaths, end)))
     return row.value(ScalarMaths, x)
 
@@ -108,16 +110,18 @@ class Elementwise:
 
     def forward(self, x: Any) -> Any:
         row = TABLE[self.function]
-        if exact(x):
-            return np.frompyfunc(lambda v: _scalar_value(row, v), 1, 1)(x)
-        return row.value(ArrayMaths(library(x)), x)
+        with np.errstate(all="ignore"):  # a branch is computed on both sides and taken on one; ends may be infinite
+            if exact(x):
+                return np.frompyfunc(lambda v: _scalar_value(row, v), 1, 1)(x)
+            return row.value(ArrayMaths(library(x)), x)
 
     def linearize(self, x: Any) -> Linear:
         row, y = TABLE[self.function], self.forward(x)
-        if exact(x):
-            slope = np.frompyfunc(lambda v, w: row.slope(ScalarMaths, v, w), 2, 1)(x, y)
-        else:
-            slope = row.slope(ArrayMaths(library(x)), x, y)
+        with np.errstate(all="ignore"):
+            if exact(x):
+                slope = np.frompyfunc(lambda v, w: row.slope(ScalarMaths, v, w), 2, 1)(x, y)
+            else:
+                slope = row.slope(ArrayMaths(library(x)), x, y)
         return Linear(y, lambda dx: slope * dx, lambda dy: slope * dy)
 
     def jvp(self, x: Any, dx: Any) -> Any:

@@ -7,6 +7,7 @@ array operations only, so it runs on every library, on dual arrays (second order
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -14,8 +15,10 @@ from typing import Any
 import numpy as np
 
 from ..arguments import axes_tuple, flag, integer
+from ..engines import dtypes
 from ..engines.dual import point
 from ..engines.linear import Linear
+from ..engines.passes import cut
 from ..ops import GlobalSmoothMaxPool
 from ..spec.scalar import primal
 from .node import GraphError, Shape, enter, exact, leave, library, zeros_like
@@ -51,9 +54,29 @@ def unbroadcast(g: Any, shape: Shape) -> Any:
     g = enter(g)
     if g.shape == shape:
         return g
-    xp, extra = library(g), g.ndim - len(shape)
+    extra = g.ndim - len(shape)
     axes = (*range(extra), *(i + extra for i, n in enumerate(shape) if n == 1 and g.shape[i + extra] != 1))
-    return xp.reshape(enter(xp.sum(g, axis=axes)), shape)
+    return library(g).reshape(total(g, axes), shape)
+
+
+def total(x: Any, axes: tuple[int, ...], keepdims: bool = False) -> Any:
+    """The sum over `axes`, short floats in float32."""
+    xp = library(x)
+    return _widely(xp, lambda a: enter(xp.sum(a, axis=axes, keepdims=keepdims)), x) if axes else x
+
+
+def product(a: Any, b: Any) -> Any:
+    """The matrix product over the last two axes, short floats in float32."""
+    xp = library(a, b)
+    return _widely(xp, lambda p, q: enter(xp.matmul(p, q)), a, b)
+
+
+def _widely(xp: Any, f: Callable[..., Any], *xs: Any) -> Any:
+    """f(*xs), computed in the type that sums are kept in."""
+    dtype = xs[0].dtype
+    if dtypes.kind(dtype) != "real" or dtypes.wide(xp, dtype) == dtype:
+        return f(*xs)
+    return xp.astype(f(*(xp.astype(x, dtypes.wide(xp, dtype)) for x in xs)), dtype)
 
 
 class Arithmetic(Glue):
@@ -124,6 +147,7 @@ class Detach(Glue):
     """y = x, y' = 0: stops derivatives."""
 
     name = "detach"
+    stops = True
 
     def out_shape(self, shape: Shape) -> Shape:
         return shape
@@ -167,15 +191,15 @@ class Reduce(Glue):
         xp, shape, axes, n = library(x), x.shape, self._axes(x.ndim), self._count(x.shape)
         kept = tuple(1 if i in axes else size for i, size in enumerate(shape))
 
-        def total(t: Any) -> Any:
-            s = enter(xp.sum(t, axis=axes, keepdims=self.keepdims)) if axes else t
+        def reduced(t: Any) -> Any:
+            s = total(t, axes, self.keepdims)
             return s if n == 1 else s / n
 
         def spread(g: Any) -> Any:
             g = xp.broadcast_to(xp.reshape(g, kept), shape)
             return g if n == 1 else g / n
 
-        return Linear(total(x), total, spread)
+        return Linear(reduced(x), reduced, spread)
 
     def batched(self, flags: tuple[bool, ...], shapes: tuple[Shape, ...]) -> Any:
         rank = len(shapes[0])
@@ -270,11 +294,11 @@ class Concat(Glue):
     def linearize(self, *xs: Any) -> Linear:
         xp, a = library(*xs), self.axis % xs[0].ndim
         ends = np.cumsum([0, *(x.shape[a] for x in xs)]).tolist()
-        parts = [(slice(None),) * a + (slice(i, j),) for i, j in pairwise(ends)]
+        parts = [slice(i, j) for i, j in pairwise(ends)]
         return Linear(
             xp.concat(list(xs), axis=a),
             lambda *dxs: xp.concat(list(dxs), axis=a),
-            lambda g: tuple(g[part] for part in parts),
+            lambda g: tuple(cut(g, a, part) for part in parts),
         )
 
     def batched(self, flags: tuple[bool, ...], shapes: tuple[Shape, ...]) -> Any:
@@ -304,17 +328,17 @@ class MatMul(Glue):
 
         def vjp(g: Any) -> tuple[Any, Any]:
             g = xp.reshape(g, wide_out)
-            da, db = xp.matmul(g, transposed(wide_b)), xp.matmul(transposed(wide_a), g)
+            da, db = product(g, transposed(wide_b)), product(transposed(wide_a), g)
             return (
                 xp.reshape(unbroadcast(da, wide_a.shape), a.shape),
                 xp.reshape(unbroadcast(db, wide_b.shape), b.shape),
             )
 
         def jvp(da: Any, db: Any) -> Any:
-            t = xp.matmul(xp.reshape(da, wide_a.shape), wide_b) + xp.matmul(wide_a, xp.reshape(db, wide_b.shape))
+            t = product(xp.reshape(da, wide_a.shape), wide_b) + product(wide_a, xp.reshape(db, wide_b.shape))
             return xp.reshape(t, out)
 
-        return Linear(xp.reshape(xp.matmul(wide_a, wide_b), out), jvp, vjp)
+        return Linear(xp.reshape(product(wide_a, wide_b), out), jvp, vjp)
 
     def batched(self, flags: tuple[bool, ...], shapes: tuple[Shape, ...]) -> Any:
         (fa, fb), (a, b) = flags, shapes
@@ -342,24 +366,22 @@ class SoftmaxCrossEntropy(Glue):
 
     def linearize(self, logits: Any, target: Any) -> Linear:
         xp = library(logits, target)
-        pool = GlobalSmoothMaxPool(axes=-1, beta=1)  # log-sum-exp, shifted: pooling's own
         lists = exact(logits)
-        at = pool.linearize(leave(logits) if lists else logits)
+        at = GlobalSmoothMaxPool(axes=-1, beta=1).linearize(leave(logits) if lists else logits)  # log-sum-exp, shifted
         lse = enter(at.y)
 
-        def total(x: Any) -> Any:
-            return enter(xp.sum(x, axis=-1))
+        last = (logits.ndim - 1,)
 
         def jvp(dx: Any, dt: Any) -> Any:
             dlse = enter(at.jvp(leave(dx) if lists else dx))
-            return total(target * (dlse - dx) + dt * (lse - logits))
+            return total(target * (dlse - dx) + dt * (lse - logits), last)
 
         def vjp(g: Any) -> tuple[Any, Any]:
             g = xp.reshape(g, lse.shape)
-            weight = g * xp.reshape(total(target), lse.shape)
+            weight = g * total(target, last, keepdims=True)
             return enter(at.vjp(leave(weight) if lists else weight)) - g * target, g * (lse - logits)
 
-        return Linear(total(target * (lse - logits)), jvp, vjp)
+        return Linear(total(target * (lse - logits), last), jvp, vjp)
 
     def batched(self, flags: tuple[bool, ...], shapes: tuple[Shape, ...]) -> Any:
         return self if all(flags) else None

@@ -12,6 +12,7 @@ forward; asking for the missing derivative is an error before anything runs.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from decimal import Decimal
 from fractions import Fraction
 from typing import Any, Protocol, runtime_checkable
@@ -23,6 +24,7 @@ from ..engines.dual import DualArray
 from ..engines.linear import Linear
 from ..engines.reference import flatten
 from ..errors import PoolError
+from ..spec.scalar import primal
 
 Shape = tuple[int, ...]
 
@@ -69,11 +71,18 @@ def enter(x: Any) -> Any:
     return array.reshape(shape)
 
 
-def settled(x: Any) -> Any:
-    """x with Python integers as Fractions (Decimals beside Decimals), so that a division further on stays exact."""
-    if not exact(x):
+def integers_as(*xs: Any) -> Callable[[int], Any] | None:
+    """What Python integers beside these scalars become, so that division stays exact: Decimals, Fractions, or None."""
+    kinds = {type(primal(v)) for x in xs if exact(x) for v in x.reshape(-1)}
+    if Decimal in kinds:
+        return Decimal
+    return Fraction if kinds <= {int, Fraction} else None
+
+
+def settled(x: Any, whole: Callable[[int], Any] | None) -> Any:
+    """x with Python integers as `whole` makes them."""
+    if whole is None or not exact(x):
         return x
-    whole = Decimal if any(isinstance(v, Decimal) for v in x.reshape(-1)) else Fraction
     return np.asarray(np.frompyfunc(lambda v: whole(v) if type(v) is int else v, 1, 1)(x), dtype=object)
 
 
@@ -95,7 +104,9 @@ def library(*xs: Any) -> Any:
 
 def zeros_like(x: Any) -> Any:
     """A zero tangent of x."""
-    return settled(library(x).zeros_like(x))
+    if isinstance(x, DualArray):
+        return DualArray(zeros_like(x.value), zeros_like(x.tangent))
+    return settled(library(x).zeros_like(x), integers_as(x))
 
 
 # -- asking an op ------------------------------------------------------------------------------------------------------
@@ -103,25 +114,27 @@ def zeros_like(x: Any) -> Any:
 
 def run_forward(op: Any, xs: tuple[Any, ...]) -> Any:
     """op.forward at xs, as a value."""
+    whole = integers_as(*xs)
     if getattr(op, "wants_lists", False) and any(map(exact, xs)):
         xs = tuple(leave(x) for x in xs)
-    return settled(enter(op.forward(*xs)))
+    return settled(enter(op.forward(*xs)), whole)
 
 
 def run_linearize(op: Any, xs: tuple[Any, ...]) -> Linear:
     """op at xs: y, jvp(*dxs), and vjp(dy) as a tuple; by op.linearize if there is one, else keeping xs."""
-    lists = getattr(op, "wants_lists", False) and any(map(exact, xs))
+    whole, lists = integers_as(*xs), getattr(op, "wants_lists", False) and any(map(exact, xs))
     given = tuple(leave(x) for x in xs) if lists else xs
     if hasattr(op, "linearize"):
         at = op.linearize(*given)
     else:
         at = Linear(op.forward(*given), lambda *dxs: op.jvp(*given, *dxs), lambda dy: op.vjp(*given, dy))
+    y, push, pull = at.y, at.jvp, at.vjp  # the closures below must not keep y
 
     def jvp(*dxs: Any) -> Any:
-        return settled(enter(at.jvp(*(leave(dx) for dx in dxs) if lists else dxs)))
+        return settled(enter(push(*(leave(dx) for dx in dxs) if lists else dxs)), whole)
 
     def vjp(dy: Any) -> tuple[Any, ...]:
-        dxs = at.vjp(leave(dy) if lists else dy)
-        return tuple(settled(enter(dx)) for dx in (dxs if isinstance(dxs, tuple) else (dxs,)))
+        dxs = pull(leave(dy) if lists else dy)
+        return tuple(settled(enter(dx), whole) for dx in (dxs if isinstance(dxs, tuple) else (dxs,)))
 
-    return Linear(settled(enter(at.y)), jvp, vjp)
+    return Linear(settled(enter(y), whole), jvp, vjp)

@@ -27,6 +27,7 @@ from .node import (
     Shape,
     enter,
     exact,
+    integers_as,
     jvp_available,
     leave,
     library,
@@ -124,10 +125,10 @@ class Program:
 
     @cached_property
     def _active(self) -> frozenset[int]:
-        """The needed nodes that depend on an input: those with a derivative."""
+        """The needed nodes that depend on an input, other than through an op that stops derivatives."""
         found = {node.id for node in self.inputs}
         for node, _ in self._steps:
-            if any(arg in found for arg in node.args):
+            if any(arg in found for arg in node.args) and not getattr(node.op, "stops", False):
                 found.add(node.id)
         return frozenset(found)
 
@@ -144,6 +145,8 @@ class Program:
 
     def __call__(self, *inputs: Any, **named: Any) -> Any:
         """The outputs at these inputs, by position or by name."""
+        if inputs and named:
+            raise GraphError(f"program: give {', '.join(n.label for n in self.inputs)} all by position or all by name")
         run = _Run(self, named if named else inputs)
         env = self._walk(run.values, lambda node, xs: run_forward(node.op, xs))
         return run.results([env[i] for i in self.outputs])
@@ -167,7 +170,7 @@ class Program:
         moved = run.tangents_of_inputs(tangents)
 
         def step(node: Node, xs: tuple[Any, ...]) -> Any:
-            if not any(a in moved for a in node.args):
+            if node.id not in self._active or not any(a in moved for a in node.args):
                 return run_forward(node.op, xs)
             at = run_linearize(node.op, xs)
             dxs = (moved[a] if a in moved else zeros_like(x) for a, x in zip(node.args, xs, strict=True))
@@ -230,6 +233,7 @@ class Program:
         """The Hessian of the one scalar output times `tangents`: vjp on dual numbers, exact."""
         if len(self.outputs) != 1 or math.prod(self.output_shapes[0]) != 1:
             raise GraphError(f"hvp: needs one output with one element, not shapes {self.output_shapes}")
+        self.preflight("vjp")
         run = _Run(self, primals)
         moved = run.tangents_of_inputs(tangents)
         raised = tuple(_raise(run.values[n.id], moved.get(n.id)) for n in self.inputs)
@@ -342,14 +346,18 @@ class _Run:
         self.exact = any(map(exact, given))
         if self.exact and not all(map(exact, given)):
             raise GraphError("program: some inputs are nested lists and some arrays; use the same kind for all")
-        self.like = given[0] if given else np.zeros((), np.float64)
+        self.whole = integers_as(*given)
+        given = [settled(x, self.whole) for x in given]
+        self.like = max(given, key=_width, default=np.zeros((), np.float64))
+        self.dtypes = [x.dtype for x in given]
         self.values: dict[int, Any] = {}
         for node, x in zip(program.inputs, given, strict=True):
             self._check(node, x, "input")
-            self.values[node.id] = settled(x)
+            self.values[node.id] = x
+        wanted = self._wanted() if len({dtypes.name(d) for d in self.dtypes}) > 1 else {}
         for node in program.nodes:
             if isinstance(node.op, Const) and node.id in program.needed:
-                self.values[node.id] = self._constant(node.op.value)
+                self.values[node.id] = self._constant(node.op.value, wanted.get(node.id))
 
     def spread(self, given: Any, nodes: tuple[Node, ...], what: str) -> list[Any]:
         """One value for each of `nodes`, from a tuple, a dict by name, or the value itself."""
@@ -373,16 +381,29 @@ class _Run:
         if node.dtype and not exact(x) and dtypes.name(x.dtype) != node.dtype:
             raise GraphError(f"program: {what} {node.label} has dtype {dtypes.name(x.dtype)}, not {node.dtype}")
 
-    def _constant(self, value: np.ndarray[Any, Any]) -> Any:
-        if self.exact:
-            decimal = any(isinstance(v, Decimal) for v in self.like.reshape(-1)[:1])
-            return np.asarray(np.frompyfunc(lambda v: _rational(v, decimal), 1, 1)(value.astype(object)), dtype=object)
-        return self._array(value.astype(np.float64) if exact(value) else value)
+    def _wanted(self) -> dict[int, Any]:
+        """Where inputs differ in dtype: that of what each constant first meets."""
+        found: dict[int, Any] = {}  # an empty array a node, for its dtype; none for a constant that met nothing
+        for node, _ in self.program._steps:
+            met = [found[a] if a in found else self.values[a] for a in node.args if a in found or a in self.values]
+            if met:
+                widest = max(met, key=_width)
+                for a in (node.id, *node.args):
+                    found.setdefault(a, widest)
+        return {i: x.dtype for i, x in found.items()}
 
-    def _array(self, host: np.ndarray[Any, Any]) -> Any:
-        """A host array in the library, on the device and of the dtype of the inputs."""
-        xp = plain_namespace(library(self.like))
-        return xp.astype(xp.asarray(host, device=device(self.like)), self.like.dtype)
+    def _constant(self, value: np.ndarray[Any, Any], dtype: Any = None) -> Any:
+        if self.exact:
+            number = Decimal if self.whole is Decimal else Fraction
+            return np.asarray(np.frompyfunc(lambda v: _rational(v, number), 1, 1)(value.astype(object)), dtype=object)
+        return self._array(value.astype(np.float64) if exact(value) else value, dtype)
+
+    def _array(self, host: np.ndarray[Any, Any], dtype: Any = None) -> Any:
+        """A host array in the inputs' library, device and (unless that would cut off a fraction) dtype."""
+        xp, dtype = plain_namespace(library(self.like)), dtype or self.like.dtype
+        array = xp.asarray(host, device=device(self.like))
+        cuts = dtypes.kind(dtype) in ("bool", "integer") and dtypes.kind(host.dtype) not in ("bool", "integer")
+        return array if cuts else xp.astype(array, dtype)
 
     def tangents_of_inputs(self, tangents: Any) -> dict[int, Any]:
         moved = {}
@@ -401,15 +422,15 @@ class _Run:
         elif self.exact and not exact(t):
             raise GraphError(f"program: {what} {node.label} is an array, but the inputs are nested lists")
         self._check(node, t, what)
-        return settled(t)
+        return settled(t, self.whole)
 
-    def basis(self, shape: Shape, element: int | None) -> Any:
+    def basis(self, shape: Shape, element: int | None, dtype: Any = None) -> Any:
         """Zeros of that shape, with a 1 at one place."""
         flat = np.zeros(math.prod(shape), dtype=object if self.exact else np.float64)
         if element is not None:
             flat[element] = 1
         array = flat.reshape(shape)
-        return self._constant(array) if self.exact else self._array(array)
+        return self._constant(array) if self.exact else self._array(array, dtype)
 
     def stacked(self, rows: list[Any], shape: Shape) -> Any:
         return library(rows[0]).stack(rows, axis=0) if rows else self.basis((0, *shape), None)
@@ -418,11 +439,14 @@ class _Run:
         return _alone([leave(v) for v in values])
 
 
-def _rational(v: Any, decimal: bool) -> Any:
-    """A machine number as an exact scalar; other scalars, and what is not finite, stay as they are."""
-    if isinstance(v, bool) or not isinstance(v, int | float) or not math.isfinite(v):
-        return v
-    return Decimal(v) if decimal else Fraction(v)
+def _rational(v: Any, number: Callable[[Any], Any]) -> Any:
+    """A machine number as an exact one; other scalars, and what is not finite, stay as they are."""
+    return v if isinstance(v, bool) or not isinstance(v, int | float) or not math.isfinite(v) else number(v)
+
+
+def _width(x: Any) -> tuple[bool, int]:
+    """Orders arrays by how much their elements hold: real ones last, wide ones last."""
+    return dtypes.kind(x.dtype) in ("real", "complex"), getattr(x.dtype, "itemsize", 0)
 
 
 @dataclass(frozen=True, repr=False)
@@ -451,7 +475,7 @@ class Linearized:
             return moved[i] if i in moved else self._run.basis(nodes[i].shape, None)
 
         for node, drop in self._program._steps:
-            if any(a in moved for a in node.args):
+            if node.id in self._linear and any(a in moved for a in node.args):
                 moved[node.id] = self._linear[node.id][0](*map(tangent, node.args))
             for a in drop:
                 moved.pop(a, None)
@@ -473,5 +497,9 @@ class Linearized:
             for arg, dx in zip(node.args, take(node.id)[1](g), strict=True):
                 if arg in program._active:
                     pulled[arg] = pulled[arg] + dx if arg in pulled else dx
-        zero = self._run.basis
-        return self._run.results([pulled[n.id] if n.id in pulled else zero(n.shape, None) for n in program.inputs])
+        return self._run.results(
+            [
+                pulled[node.id] if node.id in pulled else self._run.basis(node.shape, None, dtype)
+                for node, dtype in zip(program.inputs, self._run.dtypes, strict=True)
+            ]
+        )

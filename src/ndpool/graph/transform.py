@@ -9,7 +9,18 @@ from typing import Any
 from ..arguments import integer
 from ..engines.linear import Linear
 from .build import Graph, Var
-from .node import GraphError, Shape, enter, library, op_name, run_forward, run_linearize, zeros_like
+from .node import (
+    GraphError,
+    Shape,
+    enter,
+    jvp_available,
+    library,
+    op_name,
+    run_forward,
+    run_linearize,
+    vjp_available,
+    zeros_like,
+)
 from .program import Const, Input, Node, Program
 
 
@@ -157,9 +168,12 @@ class Mapped:
             vjp,
         )
 
-    def jvp(self, *xs_dxs: Any) -> Any:
+    @property
+    def jvp(self) -> Callable[..., Any] | None:
+        """None where the op has none, so that a preflight finds it missing."""
         n = len(self.flags)
-        return self.linearize(*xs_dxs[:n]).jvp(*xs_dxs[n:])
+        return (lambda *xs_dxs: self.linearize(*xs_dxs[:n]).jvp(*xs_dxs[n:])) if jvp_available(self.op) else None
 
-    def vjp(self, *xs_dy: Any) -> Any:
-        return self.linearize(*xs_dy[:-1]).vjp(xs_dy[-1])
+    @property
+    def vjp(self) -> Callable[..., Any] | None:
+        return (lambda *xs_dy: self.linearize(*xs_dy[:-1]).vjp(xs_dy[-1])) if vjp_available(self.op) else None
