@@ -215,11 +215,10 @@ def _array(path: str, dtype: str | None) -> Any:
     from .engines.dtypes import kind
 
     try:
-        array = np.load(path, allow_pickle=False)
+        with open(path, "rb") as file:
+            array = np.lib.format.read_array(file, allow_pickle=False)  # np.load, for this one format
     except (ValueError, EOFError) as error:
-        raise _Wrong(f"{path} is not an .npy file: {error}") from None
-    if not isinstance(array, np.ndarray):
-        raise _Wrong(f"{path} holds several arrays; use an .npy file with one")
+        raise _Wrong(f"{path} is not an .npy file with one array of numbers: {error}") from None
     if dtype == "bfloat16" and array.dtype == "V2":  # NumPy writes bfloat16 without its name
         import ml_dtypes
 
