@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import ndpool
 from ndpool.engines import choose, passes, portable, reference
 from ndpool.spec import Window, adaptive, each, sliding
 
@@ -269,3 +270,12 @@ def test_array_operations_grow_with_the_logarithm_of_the_kernel() -> None:
     assert merges[3] == 2
     assert merges[63] <= 2 * 6
     assert merges[1023] - merges[255] <= 2 * 2
+
+
+@pytest.mark.parametrize("op", [ndpool.AvgPool(8, 2), ndpool.AvgPool(12, 2), ndpool.SmoothMaxPool(9, 1, beta=2.0)])
+def test_a_window_gives_the_same_bits_in_any_batch_and_any_crop(op: ndpool.Op) -> None:
+    x = np.random.default_rng(0).normal(size=(64, 32, 32)).astype(np.float32)
+    whole = op(x)
+    assert np.array_equal(whole[5], op(x[5]))
+    stride = op.stride or op.kernel_size
+    assert np.array_equal(whole[:, 1:, 2:], op(x[:, stride:, 2 * stride :]))

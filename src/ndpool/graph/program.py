@@ -1,76 +1,34 @@
 """A program: an immutable graph that runs forward, pushes tangents through itself and pulls cotangents back.
 
-Reading order: `Node`, `Program` (what it is, then what it does), `_Run` (values of one run), `Linearized`. Nodes are in
-an order in which arguments come first; every run walks them once, drops a value after its last reader, and adds
-cotangents in node order, so results do not depend on anything but the program and its inputs.
-What lives elsewhere: building (`build`), drawing (`draw`), files (`store`), self-tests (`check`), `transform`s.
+Reading order: `Program` (what it is, then what it does), `Linearized`. Nodes are in an order in which arguments come
+first; every run walks them once, drops a value after its last reader, and adds cotangents in node order, so results do
+not depend on anything but the program and its inputs.
+What lives elsewhere: nodes and the values of a run (`run`), building (`build`), drawing (`draw`), files (`store`), self-tests (`check`), `transform`s.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from decimal import Decimal
-from fractions import Fraction
+from collections.abc import Callable
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-import numpy as np
-
-from ..engines import dtypes
-from ..engines.dual import DualArray, plain_namespace
-from ..engines.passes import device
-from ..spec import Dual
 from .node import (
     GraphError,
     Shape,
     enter,
-    exact,
-    integers_as,
     jvp_available,
     leave,
     library,
-    op_name,
     run_forward,
     run_linearize,
-    settled,
     vjp_available,
     zeros_like,
 )
+from .run import Const, Input, Node, Run, alone, raised, tangent_of
 
-
-@dataclass(frozen=True)
-class Input:
-    """A value given at each run."""
-
-    name = "input"
-
-
-@dataclass(frozen=True, eq=False)
-class Const:
-    """A fixed value. It follows the run: cast to the inputs' dtype, or taken exactly for other scalars."""
-
-    value: np.ndarray[Any, Any] = field(repr=False)
-
-    name = "const"
-
-
-@dataclass(frozen=True)
-class Node:
-    """One value: the op that makes it, the nodes it reads, its shape and, if fixed, its dtype."""
-
-    id: int
-    op: Any
-    args: tuple[int, ...]
-    shape: Shape
-    dtype: str | None = None
-    name: str | None = None
-
-    @property
-    def label(self) -> str:
-        """How errors and drawings call it."""
-        return self.name or f"{op_name(self.op)} {self.id}"
+__all__ = ["Const", "Input", "Linearized", "Node", "Program"]
 
 
 @dataclass(frozen=True)
@@ -147,7 +105,7 @@ class Program:
         """The outputs at these inputs, by position or by name."""
         if inputs and named:
             raise GraphError(f"program: give {', '.join(n.label for n in self.inputs)} all by position or all by name")
-        run = _Run(self, named if named else inputs)
+        run = Run(self, named if named else inputs)
         env = self._walk(run.values, lambda node, xs: run_forward(node.op, xs))
         return run.results([env[i] for i in self.outputs])
 
@@ -166,7 +124,7 @@ class Program:
     def jvp(self, primals: Any, tangents: Any) -> Any:
         """The tangents of the outputs, for tangents of the inputs (None: zero)."""
         self.preflight("jvp")
-        run = _Run(self, primals)
+        run = Run(self, primals)
         moved = run.tangents_of_inputs(tangents)
 
         def step(node: Node, xs: tuple[Any, ...]) -> Any:
@@ -187,7 +145,7 @@ class Program:
 
     def linearize(self, primals: Any) -> Linearized:
         """One forward pass that keeps residuals only; then jvp and vjp as often as wanted."""
-        run = _Run(self, primals)
+        run = Run(self, primals)
         linear: dict[int, tuple[Callable[..., Any], Callable[..., Any]]] = {}
 
         def step(node: Node, xs: tuple[Any, ...]) -> Any:
@@ -226,22 +184,21 @@ class Program:
                 block = blocks[i][o] if forwards else blocks[o][i]
                 flat = _transpose(block) if forwards else block
                 row.append(leave(library(flat).reshape(flat, (*out, *inp))))
-            table.append(_alone(row))
-        return _alone(table)
+            table.append(alone(row))
+        return alone(table)
 
     def hvp(self, primals: Any, tangents: Any) -> Any:
         """The Hessian of the one scalar output times `tangents`: vjp on dual numbers, exact."""
         if len(self.outputs) != 1 or math.prod(self.output_shapes[0]) != 1:
             raise GraphError(f"hvp: needs one output with one element, not shapes {self.output_shapes}")
         self.preflight("vjp")
-        run = _Run(self, primals)
+        run = Run(self, primals)
         moved = run.tangents_of_inputs(tangents)
-        raised = tuple(_raise(run.values[n.id], moved.get(n.id)) for n in self.inputs)
-        at = self.linearize(raised)
-        one = _raise(run.basis(self.output_shapes[0], 0), None)
+        at = self.linearize(tuple(raised(run.values[n.id], moved.get(n.id)) for n in self.inputs))
+        one = raised(run.basis(self.output_shapes[0], 0), None)
         got = at._pull(one, spend=True)
         parts = got if len(self.inputs) > 1 else (got,)
-        return _alone([leave(_tangent(enter(part))) for part in parts])
+        return alone([leave(tangent_of(enter(part))) for part in parts])
 
     # -- looked at and changed: each in its own module
 
@@ -316,137 +273,8 @@ class Program:
         return batched(self, n, inputs)
 
 
-def _alone(parts: list[Any]) -> Any:
-    return parts[0] if len(parts) == 1 else tuple(parts)
-
-
 def _transpose(block: Any) -> Any:
     return library(block).permute_dims(block, (*range(1, block.ndim), 0)) if block.ndim > 1 else block
-
-
-def _raise(x: Any, tangent: Any) -> Any:
-    """x with a tangent: dual scalars for any scalar, a dual array for an array."""
-    if exact(x):
-        return np.frompyfunc(Dual, 2, 1)(x, 0 if tangent is None else tangent)
-    return DualArray(x, zeros_like(x) if tangent is None else tangent)
-
-
-def _tangent(x: Any) -> Any:
-    if exact(x):
-        return np.frompyfunc(lambda v: v.tangent if isinstance(v, Dual) else 0, 1, 1)(x)
-    return x.tangent if isinstance(x, DualArray) else zeros_like(x)
-
-
-class _Run:
-    """The values of one run: inputs checked, constants in the inputs' number type."""
-
-    def __init__(self, program: Program, primals: Any):
-        self.program = program
-        given = [enter(x) for x in self.spread(primals, program.inputs, "inputs")]
-        self.exact = any(map(exact, given))
-        if self.exact and not all(map(exact, given)):
-            raise GraphError("program: some inputs are nested lists and some arrays; use the same kind for all")
-        self.whole = integers_as(*given)
-        given = [settled(x, self.whole) for x in given]
-        self.like = max(given, key=_width, default=np.zeros((), np.float64))
-        self.dtypes = [x.dtype for x in given]
-        self.values: dict[int, Any] = {}
-        for node, x in zip(program.inputs, given, strict=True):
-            self._check(node, x, "input")
-            self.values[node.id] = x
-        wanted = self._wanted() if len({dtypes.name(d) for d in self.dtypes}) > 1 else {}
-        for node in program.nodes:
-            if isinstance(node.op, Const) and node.id in program.needed:
-                self.values[node.id] = self._constant(node.op.value, wanted.get(node.id))
-
-    def spread(self, given: Any, nodes: tuple[Node, ...], what: str) -> list[Any]:
-        """One value for each of `nodes`, from a tuple, a dict by name, or the value itself."""
-        if isinstance(given, Mapping):
-            names = [node.label for node in nodes]
-            if set(given) != set(names):
-                raise GraphError(f"program: {what} are {', '.join(names)}, not {', '.join(map(str, given))}")
-            return [given[name] for name in names]
-        parts = list(given) if isinstance(given, tuple) else [given]
-        if len(parts) != len(nodes):
-            raise GraphError(
-                f"program: {len(nodes)} {what} ({', '.join(n.label for n in nodes)}), but {len(parts)} given"
-            )
-        return parts
-
-    def _check(self, node: Node, x: Any, what: str) -> None:
-        if tuple(x.shape) != node.shape:
-            raise GraphError(
-                f"program: {what} {node.label} has shape {tuple(x.shape)}, but the graph says {node.shape}"
-            )
-        if node.dtype and not exact(x) and dtypes.name(x.dtype) != node.dtype:
-            raise GraphError(f"program: {what} {node.label} has dtype {dtypes.name(x.dtype)}, not {node.dtype}")
-
-    def _wanted(self) -> dict[int, Any]:
-        """Where inputs differ in dtype: that of what each constant first meets."""
-        found: dict[int, Any] = {}  # an empty array a node, for its dtype; none for a constant that met nothing
-        for node, _ in self.program._steps:
-            met = [found[a] if a in found else self.values[a] for a in node.args if a in found or a in self.values]
-            if met:
-                widest = max(met, key=_width)
-                for a in (node.id, *node.args):
-                    found.setdefault(a, widest)
-        return {i: x.dtype for i, x in found.items()}
-
-    def _constant(self, value: np.ndarray[Any, Any], dtype: Any = None) -> Any:
-        if self.exact:
-            number = Decimal if self.whole is Decimal else Fraction
-            return np.asarray(np.frompyfunc(lambda v: _rational(v, number), 1, 1)(value.astype(object)), dtype=object)
-        return self._array(value.astype(np.float64) if exact(value) else value, dtype)
-
-    def _array(self, host: np.ndarray[Any, Any], dtype: Any = None) -> Any:
-        """A host array in the inputs' library, device and (unless that would cut off a fraction) dtype."""
-        xp, dtype = plain_namespace(library(self.like)), dtype or self.like.dtype
-        array = xp.asarray(host, device=device(self.like))
-        cuts = dtypes.kind(dtype) in ("bool", "integer") and dtypes.kind(host.dtype) not in ("bool", "integer")
-        return array if cuts else xp.astype(array, dtype)
-
-    def tangents_of_inputs(self, tangents: Any) -> dict[int, Any]:
-        moved = {}
-        for node, t in zip(self.program.inputs, self.spread(tangents, self.program.inputs, "tangents"), strict=True):
-            if t is not None:
-                moved[node.id] = self.tangent(node, t, "tangent of")
-        return moved
-
-    def tangent(self, node: Node, t: Any, what: str) -> Any:
-        """A tangent or cotangent of `node`, of the inputs' kind; a plain number will do for a single element."""
-        t = enter(t)
-        if exact(t) and not self.exact:
-            if t.shape or not isinstance(t[()], int | float):
-                raise GraphError(f"program: {what} {node.label} is a nested list, but the inputs are arrays")
-            t = self._array(t.astype(np.float64))
-        elif self.exact and not exact(t):
-            raise GraphError(f"program: {what} {node.label} is an array, but the inputs are nested lists")
-        self._check(node, t, what)
-        return settled(t, self.whole)
-
-    def basis(self, shape: Shape, element: int | None, dtype: Any = None) -> Any:
-        """Zeros of that shape, with a 1 at one place."""
-        flat = np.zeros(math.prod(shape), dtype=object if self.exact else np.float64)
-        if element is not None:
-            flat[element] = 1
-        array = flat.reshape(shape)
-        return self._constant(array) if self.exact else self._array(array, dtype)
-
-    def stacked(self, rows: list[Any], shape: Shape) -> Any:
-        return library(rows[0]).stack(rows, axis=0) if rows else self.basis((0, *shape), None)
-
-    def results(self, values: list[Any]) -> Any:
-        return _alone([leave(v) for v in values])
-
-
-def _rational(v: Any, number: Callable[[Any], Any]) -> Any:
-    """A machine number as an exact one; other scalars, and what is not finite, stay as they are."""
-    return v if isinstance(v, bool) or not isinstance(v, int | float) or not math.isfinite(v) else number(v)
-
-
-def _width(x: Any) -> tuple[bool, int]:
-    """Orders arrays by how much their elements hold: real ones last, wide ones last."""
-    return dtypes.kind(x.dtype) in ("real", "complex"), getattr(x.dtype, "itemsize", 0)
 
 
 @dataclass(frozen=True, repr=False)
@@ -455,7 +283,7 @@ class Linearized:
 
     y: Any
     _program: Program
-    _run: _Run
+    _run: Run
     _linear: dict[int, tuple[Callable[..., Any], Callable[..., Any]]]
 
     def jvp(self, tangents: Any) -> Any:
