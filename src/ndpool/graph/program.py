@@ -3,7 +3,8 @@
 Reading order: `Program` (what it is, then what it does), `Linearized`. Nodes are in an order in which arguments come
 first; every run walks them once, drops a value after its last reader, and adds cotangents in node order, so results do
 not depend on anything but the program and its inputs.
-What lives elsewhere: nodes and the values of a run (`run`), building (`build`), drawing (`draw`), files (`store`), self-tests (`check`), `transform`s.
+What lives elsewhere: nodes and the values of a run (`run`), building (`build`), drawing (`draw`), files (`store`),
+self-tests (`check`), `transform`s.
 """
 
 from __future__ import annotations
