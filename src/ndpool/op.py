@@ -10,9 +10,8 @@ import math
 import re
 from dataclasses import KW_ONLY, MISSING, dataclass, fields, replace
 from functools import lru_cache
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Literal
-
-import numpy as np
 
 from . import engines
 from .arguments import (
@@ -106,11 +105,14 @@ class Op:
     def _reject_empty(self, window: Window, pooled: tuple[int, ...]) -> None:
         for a in pooled:
             axis = window.axes[a]
-            for o in np.flatnonzero(axis.span(np.arange(axis.outputs))[1] == 0)[:1]:
-                raise PoolError(
-                    f"on axis {a}, output {o} reads nothing of an input of size {axis.size}, and empty='error'; "
-                    "use less padding, or empty='zero' for 0"
-                )
+            # windows only move on: if both ends read something, one between can miss only an input that taps step over
+            stepped_over = range(min(axis.outputs, axis.dilation)) if axis.size < axis.dilation else ()
+            for o in chain((0, axis.outputs - 1), stepped_over):
+                if not axis.reads(o):
+                    raise PoolError(
+                        f"on axis {a}, output {o} reads nothing of an input of size {axis.size}, and empty='error'; "
+                        "use less padding, or empty='zero' for 0"
+                    )
 
     def batched(self, flags: tuple[bool, ...], shapes: tuple[tuple[int, ...], ...]) -> Op:
         """The same op on an array with one more leading axis: its axes counted from the end."""

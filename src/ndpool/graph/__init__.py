@@ -3,6 +3,7 @@
 from .build import Graph, Var
 from .node import GraphError, NodeOp, jvp_available, vjp_available
 from .program import Node, Program
+from .store import load, save
 from .table import OPS, register
 
 __all__ = [
@@ -14,6 +15,8 @@ __all__ = [
     "Program",
     "Var",
     "jvp_available",
+    "load",
     "register",
+    "save",
     "vjp_available",
 ]

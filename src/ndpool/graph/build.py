@@ -98,13 +98,15 @@ class Graph:
 
     def __init__(self) -> None:
         self.nodes: list[Node] = []
+        self._inputs: set[str] = set()
 
     def input(self, shape: Sequence[int], name: str | None = None, dtype: Any = None) -> Var:
         """A value given when the program runs; `dtype` fixes its element type."""
         sizes = tuple(integer("shape", n, 0) for n in shape)
-        name = name or f"x{sum(isinstance(n.op, Input) for n in self.nodes)}"
-        if any(n.name == name for n in self.nodes if isinstance(n.op, Input)):
+        name = name or f"x{len(self._inputs)}"
+        if name in self._inputs:
             raise GraphError(f"input: the name {name!r} is taken; inputs need different names")
+        self._inputs.add(name)
         return self._append(Input(), (), sizes, None if dtype is None else dtypes.name(_dtype(dtype)), name)
 
     def const(self, value: Any, name: str | None = None) -> Var:
@@ -194,4 +196,6 @@ def _listed(args: Sequence[Var]) -> str:
 
 
 def _dtype(dtype: Any) -> Any:
+    if isinstance(dtype, str):
+        import ml_dtypes  # noqa: F401  # teaches NumPy the name bfloat16
     return dtype if hasattr(dtype, "itemsize") and not isinstance(dtype, type) else np.dtype(dtype)

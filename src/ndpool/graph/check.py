@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from ..engines.dual import DualArray
+from .draw import plain
 from .node import Shape, run_forward, run_linearize
 from .program import Const, Input, Program
 
@@ -60,7 +61,7 @@ class Report:
         table = [("node", "point", "law", "difference", "")]
         for row in self.rows:
             size = "" if row.difference is None else f"{row.difference:.1e}"
-            table.append((row.node, row.point, row.law, size, row.verdict))
+            table.append((plain(row.node, 60), row.point, row.law, size, plain(row.verdict, 100)))
         widths = [max(len(line[i]) for line in table) for i in range(5)]
         return "\n".join("  ".join(c.ljust(w) for c, w in zip(line, widths, strict=True)).rstrip() for line in table)
 
@@ -130,7 +131,7 @@ class _Whole:
 
 
 def _several(got: Any, count: int) -> Values:
-    return got if count > 1 else (got,)
+    return got if count != 1 else (got,)
 
 
 def _laws(node: str, point: str, f: Any, xs: Values, rng: np.random.Generator, tolerance: float) -> list[Row]:

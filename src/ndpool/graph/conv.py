@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from ..arguments import Size, entries, integer, paddings, sizes
+from ..arguments import Size, entries, integer, numbered, sides, sizes
 from ..engines.linear import Linear
 from ..engines.passes import Select, cut, pad
 from ..errors import PoolError
@@ -57,7 +57,7 @@ class Conv(Glue):
     def __post_init__(self) -> None:
         for field, value in {
             "stride": sizes("stride", self.stride, 1),
-            "padding": paddings(self.padding),
+            "padding": numbered(self.padding),
             "dilation": sizes("dilation", self.dilation, 1),
             "groups": integer("groups", self.groups, 1),
         }.items():
@@ -76,7 +76,7 @@ class Conv(Glue):
         for i, (n, k) in enumerate(zip(x[len(x) - rank :], w[2:], strict=True)):
             s, p, d = (entries(name, getattr(self, name), rank)[i] for name in ("stride", "padding", "dilation"))
             try:
-                axes.append(sliding(n, k, s, p if isinstance(p, tuple) else (p, p), d))
+                axes.append(sliding(n, k, s, sides(p), d))
             except PoolError as error:
                 raise GraphError(f"on spatial axis {i}, {error}") from None
         return axes

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from ..arguments import axes_tuple, flag, integer
+from ..arguments import LIMIT, axes_tuple, flag, integer
 from ..engines import dtypes
 from ..engines.dual import point
 from ..engines.linear import Linear
@@ -264,6 +264,9 @@ class Flatten(Reshaping):
 
     name = "flatten"
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "start", integer("start", self.start, -LIMIT))
+
     def out_shape(self, shape: Shape) -> Shape:
         if not -len(shape) <= self.start <= max(0, len(shape) - 1):
             raise GraphError(f"start={self.start} must be an axis of {len(shape)}")
@@ -278,6 +281,9 @@ class Concat(Glue):
     axis: int = 0
 
     name = "concat"
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "axis", integer("axis", self.axis, -LIMIT))
 
     def out_shape(self, *shapes: Shape) -> Shape:
         if not shapes:
