@@ -3,7 +3,6 @@
 from .build import Graph, Var
 from .node import GraphError, NodeOp, jvp_available, vjp_available
 from .program import Node, Program
-from .store import load, save
 from .table import OPS, register
 
 __all__ = [
@@ -15,8 +14,6 @@ __all__ = [
     "Program",
     "Var",
     "jvp_available",
-    "load",
     "register",
-    "save",
     "vjp_available",
 ]

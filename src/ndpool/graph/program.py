@@ -13,7 +13,8 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from pathlib import Path
+from typing import Any, Literal
 
 from .node import (
     GraphError,
@@ -236,6 +237,19 @@ class Program:
         from .store import from_json
 
         return from_json(text)
+
+    def save(self, path: str | Path, constants: Literal["inline", "npz"] = "inline") -> None:
+        """Write `to_json` to a file; with constants="npz" the arrays go to an .npz of the same stem beside it."""
+        from .store import save
+
+        save(self, path, constants)
+
+    @staticmethod
+    def load(path: str | Path) -> Program:
+        """The program that `save` wrote; nothing is executed, everything is checked."""
+        from .store import load
+
+        return load(path)
 
     def prune(self) -> Program:
         """Without the nodes that no output depends on (inputs stay)."""
