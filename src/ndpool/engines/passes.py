@@ -124,6 +124,7 @@ class AxisPlan:
     hops: tuple[tuple[int, int, np.ndarray[Any, Any]], ...]  # a doubling: hop, length, which of the longer are there
     first: Select
     joins: tuple[Join, ...]
+    gather: Select | None  # all single taps at once, where pulling them one by one would walk the axis far too often
     there: np.ndarray[Any, Any]  # positions of the padded axis that are read
     count: np.ndarray[Any, Any]  # by output
 
@@ -164,7 +165,11 @@ def plan(axis: Axis) -> AxisPlan:
         joins.append(Join(j, Select(index, sizes[j], block_there), more, acc_there, block_there))
         acc_there = acc_there | block_there
         taken = taken + np.where(more, 1 << j, 0)
-    return AxisPlan(before, after, tuple(hops), first, tuple(joins), there, axis.span(o, axis.margin)[1])
+    single = [first, *(join.select for join in joins if join.level == 0)]
+    gather = Select(np.concatenate([s.index for s in single]), size, np.concatenate([s.used for s in single]))
+    worth = len(single) > 4 * len(gather.inverse)
+    count = axis.span(o, axis.margin)[1]
+    return AxisPlan(before, after, tuple(hops), first, tuple(joins), gather if worth else None, there, count)
 
 
 def _levels(longest: int, stride: int, per: int) -> list[int]:
@@ -250,10 +255,18 @@ class Pass:
         def give(level: int, part: Array) -> None:
             blocks[level] = part if blocks[level] is None else blocks[level] + part
 
+        single: list[Array] = []
         for join, (ra, rb) in zip(reversed(plan.joins), reversed(self.joined), strict=True):
-            give(join.level, join.select.pull(xp, weighted(xp, rb, g), axis))
+            part = weighted(xp, rb, g)
             g = weighted(xp, ra, g)
-        give(0, plan.first.pull(xp, g, axis))
+            if plan.gather and join.level == 0:
+                single.append(part)
+            else:
+                give(join.level, join.select.pull(xp, part, axis))
+        if plan.gather:
+            give(0, plan.gather.pull(xp, xp.concat([g, *reversed(single)], axis=axis), axis))
+        else:
+            give(0, plan.first.pull(xp, g, axis))
         for level, (hop, _, _) in reversed(list(enumerate(plan.hops))):
             ra, rb = self.doubled[level]
             longer = blocks[level + 1]
