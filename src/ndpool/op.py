@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import re
+from abc import ABC, abstractmethod
 from dataclasses import KW_ONLY, MISSING, dataclass, fields, replace
 from functools import lru_cache
 from itertools import chain
@@ -45,7 +46,7 @@ Padding = Literal["same"] | int | tuple[int, ...] | tuple[tuple[int, int], ...]
 
 
 @dataclass(frozen=True, repr=False)
-class Op:
+class Op(ABC):
     """What every record can do. `axes` are the pooled axes; the others (batch, channel, ...) are independent."""
 
     _: KW_ONLY
@@ -88,9 +89,9 @@ class Op:
         """How many axes the arguments speak of, if they say."""
         return None if not isinstance(self.axes, tuple) else len(self.axes)
 
+    @abstractmethod
     def _axis(self, n: int, i: int, rank: int) -> Axis:
         """The i-th of `rank` pooled axes, over an input of size n."""
-        raise NotImplementedError
 
     def pooled_axes(self, ndim: int) -> tuple[int, ...]:
         """The pooled axes of an array of `ndim` axes, ascending."""

@@ -68,8 +68,10 @@ def namespace(x: Any, name: str = "x") -> Any:
     if hasattr(x, "__array_namespace__"):
         return x.__array_namespace__()
     if hasattr(x, "__array__") or isinstance(x, (str, bytes, dict, set)) or x is None:
+        home = "" if type(x).__module__ == "builtins" else type(x).__module__.partition(".")[0] + "."
         raise PoolTypeError(
-            f"{name} is a {type(x).__qualname__}, not an array or a nested list; try numpy.asarray({name})"
+            f"{name} is a {home}{type(x).__qualname__}, not a NumPy or array-API array or a nested list; "
+            f"try numpy.asarray({name})"
         )
     return None
 

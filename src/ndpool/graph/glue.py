@@ -7,6 +7,7 @@ array operations only, so it runs on every library, on dual arrays (second order
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
@@ -24,11 +25,12 @@ from ..spec.scalar import primal
 from .node import GraphError, Shape, enter, exact, leave, library, zeros_like
 
 
-class Glue:
+class Glue(ABC):
     """forward, jvp and vjp of an op that gives its linearization."""
 
+    @abstractmethod
     def linearize(self, *xs: Any) -> Linear:
-        raise NotImplementedError
+        """y, jvp(*dxs) and vjp(dy) at xs."""
 
     def forward(self, *xs: Any) -> Any:
         return self.linearize(*xs).y
@@ -219,8 +221,9 @@ class Mean(Reduce):
 class Reshaping(Glue):
     """The same elements in row-major order in another shape."""
 
+    @abstractmethod
     def out_shape(self, shape: Shape) -> Shape:
-        raise NotImplementedError
+        """The other shape."""
 
     def linearize(self, x: Any) -> Linear:
         xp, before, after = library(x), x.shape, self.out_shape(x.shape)
