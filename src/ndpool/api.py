@@ -129,6 +129,16 @@ def unpad(x: Any, padding: Any, axes: Any = None) -> Any:
         return reference.cut(x, parts) if namespace(x) is None else x[tuple(parts)]
 
 
+def rank_in(name: str) -> tuple[str, tuple[int, ...]] | None:
+    """The name without its rank, and the last axes that the rank stands for.
+
+    >>> rank_in("max_pool2d"), rank_in("max_pool")
+    (('max_pool', (-2, -1)), None)
+    """
+    match = re.fullmatch(r"(\w+)([123])d", name)
+    return (match[1], tuple(range(-int(match[2]), 0))) if match else None
+
+
 def ranked(name: str) -> Any:
     """`max_pool2d` is `max_pool` on the last two axes; `MaxPool2d` makes a `MaxPool` of them. None for other names.
 
@@ -137,16 +147,15 @@ def ranked(name: str) -> Any:
     >>> ranked("MaxPool2d")(3, stride=2)
     MaxPool(kernel_size=3, stride=2, axes=(-2, -1))
     """
-    match = re.fullmatch(r"(\w*[pP]ool)([123])d", name)
-    target = match and (globals().get(match[1]) or getattr(ops, match[1], None))
-    if not match or not target:
+    stem, axes = rank_in(name) or ("", ())
+    target = globals().get(stem) or getattr(ops, stem, None) if stem.lower().endswith("pool") else None
+    if not target:
         return None
-    axes = tuple(range(-int(match[2]), 0))
 
     def spelled(*args: Any, **kwargs: Any) -> Any:
         return target(*args, axes=axes, **kwargs)
 
     spelled.__name__ = spelled.__qualname__ = name
-    spelled.__doc__ = f"`{match[1]}` with axes={axes}. {target.__doc__}"
+    spelled.__doc__ = f"`{stem}` with axes={axes}. {target.__doc__}"
     spelled.__module__ = "ndpool"
     return spelled

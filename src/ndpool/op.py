@@ -96,7 +96,11 @@ class Op(ABC):
     def pooled_axes(self, ndim: int) -> tuple[int, ...]:
         """The pooled axes of an array of `ndim` axes, ascending."""
         with named(self.name):
-            return tuple(sorted(resolve_axes(axes_tuple(self.axes), self._rank(), ndim)))
+            return tuple(sorted(self._pooled(ndim)))
+
+    def _pooled(self, ndim: int) -> tuple[int, ...]:
+        """The same in the order that the other arguments list them."""
+        return resolve_axes(axes_tuple(self.axes), self._rank(), ndim)
 
     def window(self, shape: tuple[int, ...]) -> Window:
         """What each output reads of an array of that shape."""
@@ -118,8 +122,7 @@ class Op(ABC):
     def batched(self, flags: tuple[bool, ...], shapes: tuple[tuple[int, ...], ...]) -> Op:
         """The same op on an array with one more leading axis: its axes counted from the end."""
         ndim = len(shapes[0])
-        pooled = resolve_axes(axes_tuple(self.axes), self._rank(), ndim)
-        return replace(self, axes=tuple(a - ndim for a in pooled))
+        return replace(self, axes=tuple(a - ndim for a in self._pooled(ndim)))
 
     def out_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
         """The shape of the result for an input of that shape."""
@@ -218,7 +221,7 @@ def _accept(name: str, tangent: Any, of: str, shape: tuple[int, ...], xp: Any, d
 @lru_cache(maxsize=4096)
 def _window(op: Op, shape: tuple[int, ...]) -> Window:
     axes = [each(n) for n in shape]
-    pooled = resolve_axes(axes_tuple(op.axes), op._rank(), len(shape))
+    pooled = op._pooled(len(shape))
     for i, a in enumerate(pooled):
         try:
             axes[a] = op._axis(shape[a], i, len(pooled))

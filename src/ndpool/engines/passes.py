@@ -124,9 +124,18 @@ class AxisPlan:
     hops: tuple[tuple[int, int, np.ndarray[Any, Any]], ...]  # a doubling: hop, length, which of the longer are there
     first: Select
     joins: tuple[Join, ...]
-    gather: Select | None  # all single taps at once, where pulling them one by one would walk the axis far too often
     there: np.ndarray[Any, Any]  # positions of the padded axis that are read
     count: np.ndarray[Any, Any]  # by output
+
+    @cached_property
+    def gather(self) -> Select | None:
+        """All single taps at once, where pulling them one by one would walk the axis far too often."""
+        single = [self.first, *(join.select for join in self.joins if join.level == 0)]
+        if len(single) <= 4:
+            return None
+        index, used = (np.concatenate([getattr(s, name) for s in single]) for name in ("index", "used"))
+        found = Select(index, self.first.size, used)
+        return found if len(single) > 4 * len(found.inverse) else None
 
 
 @lru_cache(maxsize=1024)
@@ -165,11 +174,7 @@ def plan(axis: Axis) -> AxisPlan:
         joins.append(Join(j, Select(index, sizes[j], block_there), more, acc_there, block_there))
         acc_there = acc_there | block_there
         taken = taken + np.where(more, 1 << j, 0)
-    single = [first, *(join.select for join in joins if join.level == 0)]
-    gather = Select(np.concatenate([s.index for s in single]), size, np.concatenate([s.used for s in single]))
-    worth = len(single) > 4 * len(gather.inverse)
-    count = axis.span(o, axis.margin)[1]
-    return AxisPlan(before, after, tuple(hops), first, tuple(joins), gather if worth else None, there, count)
+    return AxisPlan(before, after, tuple(hops), first, tuple(joins), there, axis.span(o, axis.margin)[1])
 
 
 def _levels(longest: int, stride: int, per: int) -> list[int]:

@@ -12,6 +12,7 @@ import numpy as np
 from ..engines.linear import Linear
 from ..spec import scalar
 from ..spec.scalar import Interval
+from .glue import Glue
 from .node import Shape, exact, library
 
 
@@ -96,7 +97,7 @@ def _scalar_value(row: Row, x: Any) -> Any:
 
 
 @dataclass(frozen=True)
-class Elementwise:
+class Elementwise(Glue):
     """y = f(x) for the row `function` of the table; y' = f'(x) x'."""
 
     function: str
@@ -123,12 +124,6 @@ class Elementwise:
             else:
                 slope = row.slope(ArrayMaths(library(x)), x, y)
         return Linear(y, lambda dx: slope * dx, lambda dy: slope * dy)
-
-    def jvp(self, x: Any, dx: Any) -> Any:
-        return self.linearize(x).jvp(dx)
-
-    def vjp(self, x: Any, dy: Any) -> Any:
-        return self.linearize(x).vjp(dy)
 
     def batched(self, flags: tuple[bool, ...], shapes: tuple[Shape, ...]) -> Elementwise:
         return self

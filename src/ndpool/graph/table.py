@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any
 
 from .. import ops
+from ..api import rank_in
 from ..op import Op, function_name
 from .conv import Conv
 from .elementwise import TABLE, Elementwise
@@ -52,9 +53,5 @@ def find(name: str) -> Callable[..., Any] | None:
     """The op of that name, 1d, 2d and 3d spellings included."""
     if name in OPS:
         return OPS[name]
-    stem, rank = name[:-2], name[-2:]
-    return partial(_on_last, OPS[stem], int(rank[0])) if rank in ("1d", "2d", "3d") and stem in OPS else None
-
-
-def _on_last(op: Callable[..., Any], rank: int, *args: Any, **kwargs: Any) -> Any:
-    return op(*args, axes=tuple(range(-rank, 0)), **kwargs)
+    stem, axes = rank_in(name) or ("", ())
+    return partial(OPS[stem], axes=axes) if stem in OPS else None
