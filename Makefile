@@ -4,17 +4,36 @@ VENV := .venv
 BIN := $(VENV)/bin
 TORCH := torch==2.13.0
 PIP := $(BIN)/python -m pip --disable-pip-version-check -q
+NATIVE := CMakeLists.txt $(wildcard native/*)
 
-.PHONY: demo test lint types unit clean
+# pip's isolated builds compile everything each time. Here the build tools stay in the environment, and what they
+# compiled in build/. CMake and Ninja are fetched only where the system's will not do.
+INSTALL := install --no-build-isolation
+FETCHED := -c 'from scikit_build_core.build import *; print(*get_requires_for_build_editable())'
 
-$(VENV)/base: pyproject.toml
+.PHONY: demo test lint types unit native sanitize fuzz bench clean
+
+# Where there is a compiler, a native build that fails is an error; only the demo does without it, as pip does.
+test lint types unit native sanitize fuzz bench: export NDPOOL_NATIVE ?= $(if $(shell command -v $(CXX)),1)
+
+$(VENV)/tools: Makefile
 	$(PYTHON) -m venv $(VENV)
-	$(PIP) install -e .
+	$(PIP) install scikit-build-core
+	$(PIP) install scikit-build-core $$($(BIN)/python $(FETCHED))
 	touch $@
 
-$(VENV)/test: $(VENV)/base pyproject.toml Makefile
+$(VENV)/base: pyproject.toml $(NATIVE) | $(VENV)/tools
+	$(PIP) $(LOUD) $(INSTALL) -e .
+	touch $@
+
+$(VENV)/test: pyproject.toml Makefile | $(VENV)/base
 	$(PIP) install $(TORCH)
-	$(PIP) install -e '.[test]'
+	$(PIP) $(INSTALL) -e '.[test]'
+	touch $@
+
+$(VENV)/bench: pyproject.toml Makefile | $(VENV)/base
+	$(PIP) install $(TORCH)
+	$(PIP) $(INSTALL) -e '.[bench]'
 	touch $@
 
 demo: $(VENV)/base
@@ -32,5 +51,29 @@ types: $(VENV)/test
 unit: $(VENV)/test
 	$(BIN)/pytest -n 2 --cov --cov-report=term-missing:skip-covered
 
+# After a change in native/, or once there is a compiler: compiles what changed, in the compiler's own words.
+native:
+	rm -f $(VENV)/base
+	$(MAKE) $(VENV)/base LOUD=-vv
+
+bench: $(VENV)/bench
+	$(BIN)/python -m benchmarks.cpu
+
+fuzz: $(VENV)/test
+	$(BIN)/python -m tests.fuzz --seconds 120
+
+# GCC's sanitizers, in an environment of their own. The process is Python's, so their runtime is loaded before it;
+# so is libstdc++, or the runtime cannot find what it wraps. Python keeps some memory for ever: no leak check. pytest
+# must not capture what the runtime says as it ends the process.
+sanitize:
+	$(MAKE) VENV=build/sanitize build/sanitize/tools
+	build/sanitize/bin/python -m pip --disable-pip-version-check -q $(INSTALL) '.[test]' \
+	  --config-settings=cmake.define.NDPOOL_SANITIZE=ON --config-settings=install.strip=false \
+	  --config-settings=build-dir=build/sanitize/cmake
+	LD_PRELOAD="$$($(CXX) -print-file-name=libasan.so) $$($(CXX) -print-file-name=libstdc++.so)" \
+	  ASAN_OPTIONS=detect_leaks=0 PYTHONMALLOC=malloc \
+	  build/sanitize/bin/python -m pytest -q --capture=sys $(wildcard tests/test_agreement.py tests/test_native.py)
+
 clean:
-	rm -rf $(VENV) demo.html .coverage .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) build dist demo.html lenet_*.svg .coverage* .hypothesis .pytest_cache .mypy_cache .ruff_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
