@@ -1,4 +1,4 @@
-"""The `ndpool` command: `ndpool demo`, `ndpool show`, `ndpool graph show|check|run`, `ndpool --version`.
+"""The `ndpool` command: `ndpool demo|doctor|show`, `ndpool graph show|check|run`, `ndpool --version`.
 
 A command is one entry of COMMANDS: its arguments and its function, which imports what it needs when it runs. What goes
 wrong is one line on stderr and exit code 2.
@@ -114,6 +114,13 @@ def _demo(arguments: argparse.Namespace) -> int:
     from .demo import run
 
     return run(arguments.out)
+
+
+def _doctor(arguments: argparse.Namespace) -> int:
+    from .doctor import report
+
+    print(report())
+    return 0
 
 
 def _show(arguments: argparse.Namespace) -> int:
@@ -258,6 +265,7 @@ COMMANDS = {
         {"--out": {"default": "demo.html", "metavar": "FILE", "help": "the page (default: demo.html)"}},
         _demo,
     ),
+    "doctor": Command("say what is installed, which engines run here, and if one does not, why", run=_doctor),
     "show": Command(
         "say what an op reads, and draw it",
         {

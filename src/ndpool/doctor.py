@@ -1,0 +1,57 @@
+"""`ndpool doctor`: what is installed here, which engines run, and if one does not, why."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Iterator
+from importlib.metadata import PackageNotFoundError, version
+
+import numpy as np
+
+from . import __version__
+from .engines import native
+
+ENGINES = {
+    "native": ("NumPy arrays on the CPU", "the laws of ndpool"),
+    "portable": ("arrays of any array-API library", "the laws of ndpool"),
+    "reference": ("nested lists of any scalar, NumPy arrays", "any law, yours too"),
+}
+OPTIONAL = ("torch", "jax", "triton", "dask", "onnx")
+
+
+def report() -> str:
+    """What `ndpool doctor` prints."""
+    return "\n".join(_lines())
+
+
+def _lines() -> Iterator[str]:
+    yield f"ndpool {__version__}"
+    yield f"Python {platform.python_version()} ({platform.python_implementation()}, {platform.platform()})"
+    yield f"NumPy {np.__version__}"
+    yield ""
+    if native.available():
+        yield "native engine: in use"
+        yield f"  instruction set {native.isa()}, of those built in: {', '.join(native.isas())}"
+        yield f"  threads {native.threads()}"
+    else:
+        yield f"native engine: not in use; {native.reason()}"
+    yield ""
+    yield from _table([("engine", "runs", "under"), *((name, *served) for name, served in ENGINES.items())])
+    yield ""
+    yield "optional libraries"
+    yield from _table([("  " + name, _installed(name)) for name in OPTIONAL])
+
+
+def _installed(name: str) -> str:
+    """Its version, from its metadata: importing torch to ask takes seconds."""
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return "not installed"
+
+
+def _table(rows: list[tuple[str, ...]]) -> Iterator[str]:
+    """The rows, their columns aligned."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        yield "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()

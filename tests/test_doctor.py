@@ -1,0 +1,90 @@
+"""`ndpool doctor`: what it says with the native engine and without it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+import ndpool
+from ndpool import cli, doctor
+from ndpool.engines import native
+
+
+def said(capsys) -> str:
+    assert cli.main(["doctor"]) == 0
+    out, err = capsys.readouterr()
+    assert err == ""
+    return out
+
+
+def told(code: str = "", **environ: str) -> str:
+    """What `ndpool doctor` says about the native engine in a process of its own, after `code`."""
+    run = [sys.executable, "-c", f"{code}\nfrom ndpool.cli import main\nmain(['doctor'])"]
+    environ = {**os.environ, "NDPOOL_ENGINE": "", **environ}
+    out = subprocess.run(run, env=environ, capture_output=True, text=True, check=True).stdout
+    (line,) = [line for line in out.splitlines() if line.startswith("native engine")]
+    return line
+
+
+def test_versions_engines_and_libraries_are_listed(capsys, monkeypatch):
+    monkeypatch.setattr(doctor, "OPTIONAL", ("numpy", "no-such-library"))
+    out = said(capsys)
+    assert f"ndpool {ndpool.__version__}\n" in out
+    assert f"NumPy {np.__version__}\n" in out
+    for name in ("native", "portable", "reference"):
+        assert any(line.startswith(name + " ") for line in out.splitlines())
+    assert out.splitlines()[-2].split() == ["numpy", np.__version__]
+    assert out.splitlines()[-1].split() == ["no-such-library", "not", "installed"]
+
+
+def test_the_native_engine_is_described(capsys, monkeypatch):
+    answers = {"available": True, "reason": "", "isa": "v3", "isas": ("v4", "v3", "v2"), "threads": 7}
+    for name, answer in answers.items():
+        monkeypatch.setattr(native, name, lambda answer=answer: answer)
+    out = said(capsys)
+    assert "native engine: in use\n" in out
+    assert "instruction set v3, of those built in: v4, v3, v2\n" in out
+    assert "threads 7\n" in out
+
+
+def test_an_engine_that_is_not_in_use_says_why(capsys, monkeypatch):
+    monkeypatch.setattr(native, "available", lambda: False)
+    monkeypatch.setattr(native, "reason", lambda: "the moon is full")
+    assert "native engine: not in use; the moon is full\n" in said(capsys)
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        ("ModuleNotFoundError('no such module', name='ndpool._native')", ["not built", "GCC or Clang"]),
+        ("ImportError('libstdc++ is too old')", ["does not load", "libstdc++ is too old", "again"]),
+    ],
+)
+def test_a_missing_extension_and_a_broken_one_are_told_apart(error, words):
+    finder = f"""
+import sys
+class Finder:
+    def find_spec(self, name, *_):
+        if name == "ndpool._native":
+            raise {error}
+sys.meta_path.insert(0, Finder())"""
+    line = told(finder)
+    assert all(word in line for word in ["not in use", *words])
+
+
+def test_the_environment_switches_it_off():
+    assert "not in use; NDPOOL_ENGINE=portable" in told(NDPOOL_ENGINE="portable")
+
+
+@pytest.mark.skipif(os.environ.get("NDPOOL_NATIVE") != "1", reason="the build was free to fail")
+def test_the_extension_that_had_to_be_built_is_there():
+    assert told() == "native engine: in use"
+
+
+def test_no_library_is_imported_to_ask_its_version():
+    code = "import sys; from ndpool.doctor import *; report(); sys.exit(any(name in sys.modules for name in OPTIONAL))"
+    subprocess.run([sys.executable, "-c", code], check=True)
