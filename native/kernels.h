@@ -1,12 +1,96 @@
-// What module.cpp knows of the kernels: one table for each instruction set they were compiled for.
+// What a plan asks of the kernels. The kernels are compiled once for each instruction set; the module picks one table.
+//
+// Words are the spec's: an axis says which positions each output reads, a law what is made of them. Rank is not a case:
+// a plan has any number of pooled axes, and everything else is either a lead axis (a tile for each index) or the lanes
+// (elements side by side that no window joins, like the channels of a channels-last image).
 #pragma once
+#include <cstdint>
 
 namespace ndpool {
 
-struct Kernels {
-  const char *isa;
+using i64 = int64_t;
+
+// Output o reads first[o], first[o] + step, ...: length[o] positions of [0, size). Without clipping it would begin at
+// start[o]. It counts count[o] positions. Between `whole_from` and `whole_to` windows repeat: output q * phases + r reads
+// the same number of positions for every q, and `stride` further on for the next q.
+struct Axis {
+  i64 size, outputs, step, longest;  // longest: the most taps of any output
+  i64 longest_unclipped;             // taps of the largest window before clipping
+  i64 phases, stride, whole_from, whole_to;
+  bool slides;   // start[o] = o * stride - lo for every output
+  bool doubles;  // long windows that overlap: merge blocks of 2, 4, 8, ... positions rather than tap by tap
+  bool lines;    // long windows that hardly do: merge many taps side by side
+  const i64 *first, *length, *start, *count;
 };
 
-extern const Kernels kernels_v2, kernels_v3, kernels_v4, kernels_generic;
+enum class Law : int32_t { max, sum, smooth_max, lp };  // min is max, and beta < 0 is beta > 0, of the flipped input
+enum class Ties : int32_t { first, last, all, split };
+enum class Mode : int32_t {
+  forward,    // x -> y
+  winners,    // x -> y, residual
+  push,       // x, dx -> dy
+  pull,       // x, dy -> dx
+  pick,       // residual, dx -> dy
+  spread,     // residual, dy -> dx
+  positions,  // residual -> flat positions
+};
+enum class Type : int32_t { f32, f64, f16, bf16, i8, i16, i32, i64, u8, u16, u32, u64 };
 
-} // namespace ndpool
+constexpr int MOST_AXES = 32;
+constexpr i64 FEW_TAPS = 64;  // derivatives of a max go tap by tap up to that many
+
+// A residual is the index of the winning tap among all taps of the unclipped window, in row-major order.
+struct Plan {
+  Law law;
+  Ties ties;
+  bool ignore_nan, flip, mean;
+  Type type;
+  int32_t rank, lead;      // pooled axes, lead axes
+  double parameter;        // beta, or p
+  i64 divisor;             // 0: the count
+  i64 lanes, taps, tiles;  // taps: of the largest unclipped window
+  const Axis *axes;        // outermost in memory first
+  const Axis *readers;     // the transposes: which outputs read a position
+  i64 sizes[MOST_AXES];    // of the lead axes
+  int32_t order[MOST_AXES];       // the pooled axes, in the order of their folds: the last of the caller's first
+  i64 tap_steps[MOST_AXES];       // what the next tap along a pooled axis adds to a residual
+  i64 position_steps[MOST_AXES];  // row-major strides of the pooled axes as the caller numbers positions
+  i64 residual_bytes;
+  // how the work is cut: units of `bands` consecutive outermost outputs (or inputs, for pull and spread) of one tile, or of
+  // several whole tiles
+  i64 band, tiles_a_unit, band_back, tiles_a_unit_back;
+  bool stream_y, stream_x;    // results larger than the caches bypass them
+  bool even, padded, empty;   // all outputs count alike; some count positions that they do not read; some count nothing
+  bool unread;                // some inputs are read by no output
+};
+
+// An array in the plan's order of axes: lead, pooled, lanes. Strides in bytes.
+struct Array {
+  char *data;
+  i64 strides[MOST_AXES];
+};
+
+// x: the input (or the residual); a: dx or dy; y: the first result, b: the second. One unit of work after another.
+struct Job {
+  const Plan *plan;
+  Mode mode;
+  Type moved;  // the type of dx and dy
+  Array x, a, y, b;
+  bool overflow;  // an integer sum did not fit
+};
+
+struct Arena {  // scratch of one thread, kept between units
+  char *data;
+  i64 size;
+};
+
+enum class Outcome : int32_t { done, no_memory };
+
+struct Kernels {
+  const char *name;
+  Outcome (*run)(Job &, i64 unit, Arena &);
+  i64 (*units)(const Plan &, Mode);
+  void (*stream)(const char *from, i64 read, char *to, i64 written);
+};
+
+}  // namespace ndpool

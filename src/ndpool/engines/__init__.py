@@ -15,7 +15,7 @@ import numpy as np
 
 from ..errors import PoolTypeError
 from ..spec import Law, Window
-from . import portable, reference
+from . import native, portable, reference
 from .linear import Linear
 
 __all__ = ["Engine", "Linear", "choose", "namespace", "shape_of"]
@@ -55,6 +55,7 @@ def _renest(x: Any, shape: tuple[int, ...]) -> Any:
     return reference.nest(reference.flatten(x)[0], shape)
 
 
+NATIVE = Engine("native", native.forward, native.linearize, native.winners, np.reshape)
 NESTED = Engine("reference", reference.forward, reference.linearize, reference.winners, _renest)
 ORACLE = Engine("reference", reference.forward, reference.linearize, reference.winners, np.reshape)
 
@@ -86,6 +87,8 @@ def choose(x: Any, window: Window, law: Law) -> Engine:
     xp = namespace(x)
     if xp is None:
         return NESTED
+    if xp is np and native.supports(window, law, x):
+        return NATIVE
     if portable.supports(window, law):
         run = [partial(_quietly(f), xp) for f in (portable.forward, portable.winners)]
         return Engine("portable", run[0], partial(_quiet_linear, xp), run[1], _reshape)

@@ -1,0 +1,257 @@
+// Laws: what is made of the taps. A state is a few numbers (planes); `merge` joins the states of two runs of taps, the
+// earlier first, and is all that `fold.h` needs. `lift`, `finish` and `weigh` stand at both ends:
+//
+//   lift(x, dx)     the state of one tap                     finish: value(state), tangent(state)
+//   turn(state, dy) what an output hands to its taps         weigh: land(turned, x), what a tap makes of it
+//
+// The cotangent of a tap is a fold too, of what its readers hand it: `Turned` is the law of that fold. No taps, sizes or
+// strides here; the input of a min, or of a smooth max with beta < 0, arrives with its sign flipped.
+#pragma once
+#include "vec.h"
+
+namespace ndpool {
+namespace {
+
+template <class X, int PLANES> struct State {
+  X at[PLANES];
+};
+
+template <class T> constexpr bool is_float = std::is_floating_point_v<T>;
+
+template <class X> INLINE Ints<X> is_nan(X a) {
+  if constexpr (is_float<Element<X>>) return a != a;
+  else return Ints<X>{};
+}
+
+// Whether b beats a. NaN beats all numbers, or is beaten by all.
+template <bool IGNORE, class X> INLINE Ints<X> beats(X b, X a) {
+  if constexpr (!is_float<Element<X>>) return b > a;
+  else if constexpr (IGNORE) return (b > a) | ((a != a) & (b == b));
+  else return (b > a) | ((b != b) & (a == a));
+}
+
+// Whether a later b replaces a: the first, or the last, of equals wins.
+template <bool LAST, bool IGNORE, class X> INLINE Ints<X> takes(X b, X a) {
+  if constexpr (!LAST) return beats<IGNORE>(b, a);
+  else if constexpr (!is_float<Element<X>>) return b >= a;
+  else if constexpr (IGNORE) return (b >= a) | (a != a);
+  else return (b >= a) | (b != b);
+}
+
+// What most laws have in common.
+struct Plain {
+  static constexpr bool overlaps = false;  // whether a tap may be merged twice
+  static constexpr bool indexed = false;   // whether plane 1 is the index of a tap
+  static constexpr bool light = false;     // whether a merge is a few instructions: worth a loop for every case
+  static constexpr bool spares_reads = false;  // whether constant planes are worth a loop that does not read them
+  static constexpr bool signs = false;     // whether equal values may differ in sign
+  static constexpr bool ordered = false;   // whether it matters which axis is folded first
+  static constexpr bool chooses = false;   // whether the state is the value
+  static constexpr bool lifts = false;     // whether the state of a tap is more than x and dx
+  static constexpr bool counts_padding = false;  // whether zeros change the state
+  static constexpr bool looks_at_x = true;       // whether the derivative depends on x
+  static constexpr unsigned lifted = 1;    // planes that a tap brings along; the others begin as `constant`
+  template <class S, class I> INLINE void tap(S &, I) const {}
+};
+
+// The largest tap, the first of equals, NaN above all: the value alone. Any other order keeps the winner, too.
+template <class E> struct Select : Plain {
+  using T = E;
+  static constexpr int planes = 1;
+  static constexpr bool overlaps = true, ordered = is_float<T>, signs = is_float<T>, chooses = true, light = true;
+  static constexpr T constant[1] = {0};
+  template <class X> INLINE void merge(State<X, 1> &a, const State<X, 1> &b) const {
+    X p = a.at[0], q = b.at[0], larger = choose<X>(q > p, q, p);
+    if constexpr (is_float<T>) a.at[0] = choose<X>(q != q, q, larger);
+    else a.at[0] = larger;
+  }
+  template <class X> INLINE void join(State<X, 1> &a, const State<X, 1> &b) const { merge(a, b); }
+  template <class X> INLINE X value(const State<X, 1> &s, X) const { return s.at[0]; }
+  // after taps were merged out of order: of zeros with both signs, the first stands
+  INLINE void settle(State<One<T>, 1> &s, const T *taps, i64 n) const {
+    for (i64 i = 0; s.at[0][0] == 0 && i < n; i++)
+      if (taps[i] == 0) {
+        s.at[0][0] = taps[i];
+        return;
+      }
+  }
+};
+
+// The largest tap and which one it is.
+template <class E, bool LAST, bool IGNORE> struct Winner : Plain {
+  using T = E;
+  static constexpr bool spares_reads = !LAST && !IGNORE;
+  static constexpr int planes = 2;
+  static constexpr bool overlaps = true, ordered = true, indexed = true, light = true;
+  static constexpr T constant[2] = {0, 0};
+  template <class X> INLINE void merge(State<X, 2> &a, const State<X, 2> &b) const {
+    Ints<X> taken = takes<LAST, IGNORE>(b.at[0], a.at[0]);
+    for (int i = 0; i < 2; i++) a.at[i] = choose<X>(taken, b.at[i], a.at[i]);
+  }
+  // for taps out of order: of equals, the one with the lower or the higher index
+  template <class X> INLINE void join(State<X, 2> &a, const State<X, 2> &b) const {
+    Ints<X> i = bits(a.at[1]), j = bits(b.at[1]);
+    Ints<X> taken = beats<IGNORE>(b.at[0], a.at[0]) | (~beats<IGNORE>(a.at[0], b.at[0]) & (LAST ? j > i : j < i));
+    for (int p = 0; p < 2; p++) a.at[p] = choose<X>(taken, b.at[p], a.at[p]);
+  }
+  template <class X> INLINE void tap(State<X, 2> &s, Int<T> bias) const { s.at[1] = (X)(bits(s.at[1]) + bias); }
+};
+
+// The largest tap, and sums over all taps equal to it: their number, their tangents.
+template <class E, bool IGNORE, int PLANES> struct Share : Plain {
+  using T = E;
+  static constexpr unsigned lifted = PLANES == 3 ? 5 : 1;
+  using Turned = Share<T, !IGNORE, 2>;  // a tap wins where no reader's value is larger: the least value, reversed
+  static constexpr int planes = PLANES;
+  static constexpr T constant[3] = {0, 1, 1};
+  bool split;
+  template <class X> INLINE void merge(State<X, PLANES> &a, const State<X, PLANES> &b) const {
+    Ints<X> later = beats<IGNORE>(b.at[0], a.at[0]), earlier = beats<IGNORE>(a.at[0], b.at[0]);
+    for (int i = 1; i < PLANES; i++) a.at[i] = choose<X>(later, X{}, a.at[i]) + choose<X>(earlier, X{}, b.at[i]);
+    a.at[0] = choose<X>(later, b.at[0], a.at[0]);
+  }
+  template <class X> INLINE void join(State<X, PLANES> &a, const State<X, PLANES> &b) const { merge(a, b); }
+  template <class X> INLINE X tangent(const State<X, 3> &s) const { return split ? s.at[2] / s.at[1] : s.at[2]; }
+  Turned turned() const { return {{}, split}; }
+  template <class X> INLINE State<X, 2> turn(const State<X, 2> &s, X dy) const {
+    return {-s.at[0], split ? dy / s.at[1] : dy};
+  }
+  template <class X> INLINE X land(const State<X, 2> &s, X x) const {
+    return choose<X>((s.at[0] == -x) | (is_nan(s.at[0]) & is_nan(x)), s.at[1], X{});
+  }
+};
+
+template <class E, int PLANES> struct Add : Plain {
+  using T = E;
+  static constexpr int planes = PLANES;
+  static constexpr bool looks_at_x = false, light = true;
+  static constexpr T constant[2] = {0, 0};
+  template <class X> INLINE void merge(State<X, PLANES> &a, const State<X, PLANES> &b) const {
+    for (int i = 0; i < PLANES; i++) a.at[i] += b.at[i];
+  }
+  template <class X> INLINE void join(State<X, PLANES> &a, const State<X, PLANES> &b) const { merge(a, b); }
+  template <class X> INLINE X value(const State<X, PLANES> &s, X divisor) const { return s.at[0] / divisor; }
+  Add turned() const { return {}; }
+};
+
+// A sum of terms, each kept relative to the largest: state (m, s, ...) stands for s times the term of m. `Ratio` says what
+// the lesser m's term is of the greater's; equals have the ratio 1, infinities too.
+template <class E, int PLANES, class Ratio> struct Relative : Plain {
+  using T = E;
+  static constexpr unsigned lifted = PLANES == 3 ? 5 : 1;
+  static constexpr int planes = PLANES;
+  static constexpr T constant[3] = {0, 1, 1};
+  Ratio ratio;
+  template <class X> INLINE void merge(State<X, PLANES> &a, const State<X, PLANES> &b) const {
+    Ints<X> later = beats<false>(b.at[0], a.at[0]);
+    X most = choose<X>(later, b.at[0], a.at[0]), least = choose<X>(later, a.at[0], b.at[0]);
+    X by[3];
+    ratio.template of<X, PLANES>(least, most, by);
+    for (int i = 1; i < PLANES; i++) {
+      X one = choose<X>(least == most, splat<X>(1), by[i]);
+      a.at[i] = choose<X>(later, b.at[i], a.at[i]) + choose<X>(later, a.at[i], b.at[i]) * one;
+    }
+    a.at[0] = most;
+  }
+  template <class X> INLINE void join(State<X, PLANES> &a, const State<X, PLANES> &b) const { merge(a, b); }
+};
+
+template <class T> struct ExpRatio {
+  T beta;
+  template <class X, int PLANES> INLINE void of(X least, X most, X *by) const {
+    by[1] = by[2] = exp_negative<X>((least - most) * beta);
+  }
+};
+
+template <class E, int PLANES> struct SmoothMax : Relative<E, PLANES, ExpRatio<E>> {
+  using T = E;
+  static constexpr bool counts_padding = true;
+  using Turned = Relative<T, 2, ExpRatio<T>>;
+  Turned turned() const { return {{}, this->ratio}; }
+  template <class X> INLINE State<X, PLANES> lift(X x, X dx) const {
+    State<X, PLANES> s;
+    s.at[0] = x, s.at[1] = splat<X>(1);
+    if constexpr (PLANES == 3) s.at[2] = dx;
+    return s;
+  }
+  template <class X> INLINE X value(const State<X, PLANES> &s, X) const {
+    return s.at[0] + log_positive<X>(s.at[1]) / this->ratio.beta;
+  }
+  template <class X> INLINE X tangent(const State<X, PLANES> &s) const { return s.at[2] / s.at[1]; }
+  template <class X> INLINE State<X, 2> turn(const State<X, 2> &s, X dy) const { return {-s.at[0], dy / s.at[1]}; }
+  template <class X> INLINE X land(const State<X, 2> &s, X x) const {
+    X m = -s.at[0];  // at or above x
+    return s.at[1] * choose<X>(x == m, splat<X>(1), exp_negative<X>((x - m) * this->ratio.beta));
+  }
+};
+
+// q^p for 0 <= q <= 1
+template <class X> INLINE X power(X q, Element<X> p) {
+  using T = Element<X>;
+  if (p == 0) return splat<X>(1);
+  if (p == 1) return q;
+  if (p == 2) return q * q;
+  X least = splat<X>(sizeof(T) == 4 ? T(1.17549435e-38f) : T(2.2250738585072014e-308));
+  X result = exp_negative<X>(log_positive<X>(choose<X>(q < least, least, q)) * p);
+  return choose<X>(q < least, X{}, choose<X>(q != q, q, result));
+}
+// s^r for s >= 1 and 0 <= r <= 1
+template <class X> INLINE X root(X s, Element<X> r) {
+  if (r == 0) return splat<X>(1);
+  if (r == 1) return s;
+  if (r == Element<X>(0.5)) {
+    X v;
+    for (int i = 0; i < LANES<X>; i++)
+      if constexpr (sizeof(Element<X>) == 4) v[i] = __builtin_sqrtf(s[i]);
+      else v[i] = __builtin_sqrt(s[i]);
+    return v;
+  }
+  X small = exp_negative<X>(log_positive<X>(choose<X>(s == s, s, splat<X>(1))) * -r);
+  return choose<X>(s == s, 1 / small, s);
+}
+
+template <class T> struct PowerRatio {
+  T p;
+  template <class X, int PLANES> INLINE void of(X least, X most, X *by) const {
+    X q = least / most;
+    by[2] = power<X>(q, p - 1);
+    by[1] = by[2] * q;
+  }
+};
+template <class T> struct TurnedPowerRatio {  // of negated values: the lesser is the larger in size
+  T p;
+  template <class X, int PLANES> INLINE void of(X least, X most, X *by) const { by[1] = power<X>(most / least, p - 1); }
+};
+
+template <class E, int PLANES> struct Lp : Relative<E, PLANES, PowerRatio<E>> {
+  using T = E;
+  static constexpr bool lifts = true, counts_padding = true;
+  using Turned = Relative<T, 2, TurnedPowerRatio<T>>;
+  Turned turned() const { return {{}, {this->ratio.p}}; }
+  template <class X> INLINE State<X, PLANES> lift(X x, X dx) const {
+    State<X, PLANES> s;
+    s.at[0] = choose<X>(x < 0, -x, choose<X>(x == 0, X{}, x)), s.at[1] = splat<X>(1);
+    if constexpr (PLANES == 3) s.at[2] = sign(x) * dx;
+    return s;
+  }
+  template <class X> INLINE X value(const State<X, PLANES> &s, X) const {
+    return s.at[0] * root<X>(s.at[1], 1 / this->ratio.p);
+  }
+  template <class X> INLINE X tangent(const State<X, PLANES> &s) const { return s.at[2] / share(s.at[1]); }
+  template <class X> INLINE State<X, 2> turn(const State<X, 2> &s, X dy) const {
+    return {-s.at[0], dy / share(s.at[1])};
+  }
+  template <class X> INLINE X land(const State<X, 2> &s, X x) const {
+    X m = -s.at[0], a = choose<X>(x < 0, -x, x);
+    return sign(x) * s.at[1] * choose<X>(a == m, splat<X>(1), power<X>(a / m, this->ratio.p - 1));
+  }
+
+ private:
+  template <class X> INLINE X share(X s) const { return root<X>(s, 1 - 1 / this->ratio.p); }
+  template <class X> static INLINE X sign(X x) {
+    return choose<X>(x > 0, splat<X>(1), choose<X>(x < 0, splat<X>(-1), x));  // 0 for 0, NaN for NaN
+  }
+};
+
+}  // namespace
+}  // namespace ndpool

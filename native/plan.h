@@ -1,0 +1,162 @@
+// Making a plan: from what each output reads to every decision a run needs. Decisions about the order of merges look at the
+// window alone; decisions about bands look at sizes, and change no bit.
+#pragma once
+#include <algorithm>
+#include <cstdint>
+#include <numeric>
+#include <vector>
+
+#include "kernels.h"
+
+namespace ndpool {
+
+constexpr i64 UNIT = 32768;        // elements of a unit of work: its scratch stays in the caches
+constexpr i64 DIRECT = 8;          // windows up to that many taps are never worth doubling
+constexpr i64 LINE = 16;           // windows from that many taps on are worth merging side by side
+constexpr i64 PAST_CACHES = 12 << 20;  // bytes of a result that would only push others out of the caches
+
+// The four vectors of an axis, by output, one after another: first, length, start, count.
+struct OwnedAxis {
+  Axis axis{};
+  std::vector<i64> vectors;
+
+  void point() {
+    axis.first = vectors.data();
+    axis.length = axis.first + axis.outputs;
+    axis.start = axis.length + axis.outputs;
+    axis.count = axis.start + axis.outputs;
+  }
+
+  // The longest run around the middle in which windows repeat every `phases` outputs.
+  void find_runs(i64 phases) {
+    Axis &a = axis;
+    i64 n = a.outputs, middle = n / 2;
+    a.phases = phases, a.stride = 1, a.whole_from = a.whole_to = middle;
+    if (n == 0) return;
+    if (middle + phases < n) a.stride = a.first[middle + phases] - a.first[middle];
+    else if (middle - phases >= 0) a.stride = a.first[middle] - a.first[middle - phases];
+    if (a.stride < 1) return;
+    auto alike = [&](i64 o) {  // o and the same phase one further on
+      return a.length[o] > 0 && a.length[o] == a.length[o + phases] && a.first[o] + a.stride == a.first[o + phases] &&
+             a.first[o] - a.start[o] == a.first[o + phases] - a.start[o + phases];
+    };
+    i64 from = std::min(middle, n - phases), to = from;  // pairs [from, to) are alike
+    if (from < 0) return;
+    while (to + phases < n && alike(to)) to++;
+    while (from > 0 && alike(from - 1)) from--;
+    if (to > from) a.whole_from = from, a.whole_to = to + phases;
+    else if (phases == 1 && a.length[middle] > 0) a.whole_from = middle, a.whole_to = middle + 1;
+  }
+
+  void measure() {
+    Axis &a = axis;
+    a.longest = 0;
+    for (i64 o = 0; o < a.outputs; o++) a.longest = std::max(a.longest, a.length[o]);
+  }
+
+  // `moves`: positions that the window moves on for the next output, as the window alone says it
+  void decide(i64 taps, i64 moves) {
+    i64 levels = 0;
+    while ((i64(1) << levels) < taps) levels++;
+    axis.doubles = taps > DIRECT && taps - 1 > levels * (moves + 1);
+    axis.lines = !axis.doubles && axis.step == 1 && taps >= LINE && moves > 2;
+  }
+};
+
+// Which outputs read each position: the readers of a position are evenly spaced, so they are an axis again.
+inline OwnedAxis transpose(const Axis &a) {
+  OwnedAxis t;
+  t.axis.size = a.outputs, t.axis.outputs = a.size, t.axis.step = 1;
+  t.vectors.assign(size_t(4 * a.size), 0);
+  t.point();
+  i64 *first = t.vectors.data(), *length = first + a.size;
+  for (i64 o = 0; o < a.outputs; o++)
+    for (i64 k = 0; k < a.length[o]; k++) {
+      i64 i = a.first[o] + k * a.step;
+      if (length[i]++ == 0) first[i] = o;
+      else if (length[i] == 2) t.axis.step = o - first[i];
+    }
+  std::copy(first, first + a.size, length + a.size);               // start
+  std::copy(length, length + a.size, length + 2 * a.size);         // count
+  t.axis.slides = false;
+  return t;
+}
+
+struct OwnedPlan {
+  Plan plan{};
+  std::vector<OwnedAxis> axes, readers;
+  std::vector<Axis> flat_axes, flat_readers;
+  std::vector<int> order;  // the caller's axis for each of the plan's: lead, pooled, lanes
+
+  // everything that follows from the axes and the fields that the caller set
+  void finish() {
+    Plan &p = plan;
+    p.rank = int32_t(axes.size());
+    p.taps = 1, p.even = true, p.padded = p.empty = p.unread = false;
+    for (auto &owned : axes) {
+      Axis &a = owned.axis;
+      owned.point();
+      owned.measure();
+      owned.find_runs(1);
+      a.slides = true;
+      i64 moves = a.outputs > 1 ? a.start[1] - a.start[0] : 1;
+      for (i64 o = 1; o < a.outputs; o++) a.slides = a.slides && a.start[o] == a.start[0] + o * moves;
+      if (a.slides) a.stride = std::max<i64>(moves, 1);
+      // uneven bins overlap by less than they move on
+      owned.decide(a.longest_unclipped, a.slides && a.outputs > 1 ? moves : a.longest_unclipped);
+      for (i64 o = 0; o < a.outputs; o++) {
+        p.even = p.even && a.count[o] == a.count[0];
+        p.padded = p.padded || a.count[o] != a.length[o];
+        p.empty = p.empty || a.count[o] == 0;
+      }
+      p.taps *= std::max<i64>(a.longest_unclipped, 1);
+      readers.push_back(transpose(a));
+    }
+    for (size_t i = 0; i < axes.size(); i++) {
+      OwnedAxis &t = readers[i];
+      Axis &a = axes[i].axis;
+      t.point();
+      t.measure();
+      t.find_runs(a.slides ? a.stride : 1);
+      if (t.axis.phases > 1 && t.axis.stride != 1) t.axis.whole_from = t.axis.whole_to = 0;
+      i64 taps = a.slides ? (a.longest_unclipped + a.stride - 1) / a.stride : t.axis.longest;
+      for (i64 o = 0; o < t.axis.outputs; o++) p.unread = p.unread || t.axis.length[o] == 0;
+      t.axis.longest_unclipped = t.axis.longest;
+      t.decide(std::max(taps, t.axis.longest), 1);
+      flat_axes.push_back(a);
+      flat_readers.push_back(t.axis);
+    }
+    p.axes = flat_axes.data(), p.readers = flat_readers.data();
+    p.residual_bytes = p.taps <= 256 ? 1 : p.taps <= 65536 ? 2 : p.taps <= (i64(1) << 32) ? 4 : 8;
+    p.tiles = 1;
+    for (int i = 0; i < p.lead; i++) p.tiles *= p.sizes[i];
+    cut();
+  }
+
+  void cut() {
+    Plan &p = plan;
+    i64 in = p.lanes, out = p.lanes, tile_in, tile_out;
+    for (int i = 1; i < p.rank; i++) in *= p.axes[i].size, out *= p.axes[i].outputs;
+    const Axis &a = p.axes[0];
+    tile_in = in * a.size, tile_out = out * a.outputs;
+    i64 moves = a.outputs > 0 ? std::max<i64>(1, a.size / std::max<i64>(1, a.outputs)) : 1;
+    i64 reach = std::max<i64>(1, a.longest_unclipped * a.step);  // positions that two bands may share
+    i64 rows = std::max({i64(1), UNIT / std::max<i64>(1, std::max(in, out / moves)), 4 * reach});
+    p.band = std::max<i64>(1, rows / moves);
+    p.band_back = std::max(rows, 8 * reach);
+    i64 tile = std::max<i64>(1, std::max(tile_in, tile_out));
+    p.tiles_a_unit = p.tiles_a_unit_back = std::max<i64>(1, UNIT / tile);
+    if (p.band >= a.outputs) p.band = std::max<i64>(a.outputs, 1);
+    bool follows = p.law == Law::max && (p.ties == Ties::first || p.ties == Ties::last);
+    if (p.band_back >= a.size || follows_by_output(p, follows)) p.band_back = std::max<i64>(a.size, 1);
+  }
+
+  static bool follows_by_output(const Plan &p, bool follows) {
+    if (!follows) return false;
+    for (int i = 0; i < p.rank; i++)
+      if (!p.axes[i].slides) return true;
+    return p.taps > FEW_TAPS;
+  }
+};
+
+}  // namespace ndpool

@@ -1,0 +1,160 @@
+// Rows between memory and the types that are computed with: float for the shorter floats, a signed integer for any other.
+// `flip` reverses the order of all values (-x, or ~x for integers), so that a min is a max.
+#pragma once
+#include <cstdlib>
+#include "kernels.h"
+#include "vec.h"
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
+namespace ndpool {
+namespace {
+
+constexpr i64 BYTES[] = {4, 8, 2, 2, 1, 2, 4, 8, 1, 2, 4, 8};
+constexpr i64 size_of(Type type) { return BYTES[int(type)]; }
+
+struct half {
+  uint16_t bits;
+};
+struct bfloat {
+  uint16_t bits;
+};
+
+INLINE float widen(bfloat x) { return __builtin_bit_cast(float, uint32_t(x.bits) << 16); }
+INLINE float widen(half x) { return float(__builtin_bit_cast(_Float16, x.bits)); }
+template <class S> INLINE S widen(S x) { return x; }
+
+template <class S, class T> INLINE S narrow(T x) {
+  if constexpr (std::is_same_v<S, bfloat>) {  // to nearest, halves to even; a NaN stays one
+    uint32_t u = __builtin_bit_cast(uint32_t, float(x));
+    return {x != x ? uint16_t(u >> 16 | 0x40) : uint16_t((u + 0x7fff + (u >> 16 & 1)) >> 16)};
+  } else if constexpr (std::is_same_v<S, half>) {
+    return {__builtin_bit_cast(uint16_t, _Float16(x))};
+  } else {
+    return S(x);
+  }
+}
+
+// what `flip` and an unsigned type of the same size do to the bits
+template <class S, class T> INLINE T turn(T x, bool flip) {
+  if constexpr (std::is_floating_point_v<T>) return flip ? -x : x;
+  else {
+    T mask = flip ? T(-1) : T(0);
+    if constexpr (std::is_unsigned_v<S> && sizeof(S) == sizeof(T)) mask = T(mask ^ T(T(1) << (8 * sizeof(T) - 1)));
+    return T(x ^ mask);
+  }
+}
+
+// Elements may lie anywhere, aligned or not; strides are in bytes.
+template <class S> INLINE S element(const char *p) {
+  S s;
+  __builtin_memcpy(&s, p, sizeof s);
+  return s;
+}
+
+template <class S, class T> void load_as(const char *from, i64 stride, T *to, i64 n, bool flip) {
+  if (stride != sizeof(S)) {
+    for (i64 i = 0; i < n; i++) to[i] = turn<S, T>(T(widen(element<S>(from + i * stride))), flip);
+    return;
+  }
+  i64 i = 0;
+#if defined(__F16C__)
+  if constexpr (std::is_same_v<S, half> && std::is_same_v<T, float>)
+    for (; i + 8 <= n; i += 8) {
+      __m256 v = _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i *>(from + 2 * i)));
+      _mm256_storeu_ps(to + i, flip ? _mm256_xor_ps(v, _mm256_set1_ps(-0.0f)) : v);
+    }
+#endif
+  for (; i < n; i++) to[i] = turn<S, T>(T(widen(element<S>(from + i * i64(sizeof(S))))), flip);
+}
+
+template <class S, class T> void store_as(char *to, const T *from, i64 n, bool flip) {
+  i64 i = 0;
+#if defined(__F16C__)
+  if constexpr (std::is_same_v<S, half> && std::is_same_v<T, float>)
+    for (; i + 8 <= n; i += 8) {
+      __m256 v = _mm256_loadu_ps(from + i);
+      if (flip) v = _mm256_xor_ps(v, _mm256_set1_ps(-0.0f));
+      _mm_storeu_si128(reinterpret_cast<__m128i *>(to + 2 * i), _mm256_cvtps_ph(v, _MM_FROUND_TO_NEAREST_INT));
+    }
+#endif
+  for (; i < n; i++) {
+    S s = narrow<S, T>(turn<S, T>(from[i], flip));
+    __builtin_memcpy(to + i * i64(sizeof(S)), &s, sizeof s);
+  }
+}
+
+// visit(S{}) for the types whose rows T computes
+template <class T, class Visit> INLINE void with_type(Type type, Visit visit) {
+  if constexpr (std::is_same_v<T, float>) {
+    if (type == Type::f32) visit(float());
+    else if (type == Type::f16) visit(half());
+    else visit(bfloat());
+  } else if constexpr (std::is_same_v<T, double>) {
+    if (type == Type::f64) visit(double());
+    else if (type == Type::f32) visit(float());
+    else if (type == Type::f16) visit(half());
+    else visit(bfloat());
+  } else if constexpr (sizeof(T) == 1) {
+    if (type == Type::i8) visit(int8_t());
+    else visit(uint8_t());
+  } else if constexpr (sizeof(T) == 2) {
+    if (type == Type::i16) visit(int16_t());
+    else visit(uint16_t());
+  } else {
+    switch (type) {
+      case Type::i8: return visit(int8_t());
+      case Type::i16: return visit(int16_t());
+      case Type::i32: return visit(int32_t());
+      case Type::u8: return visit(uint8_t());
+      case Type::u16: return visit(uint16_t());
+      case Type::u32: return visit(uint32_t());
+      case Type::i64: if constexpr (sizeof(T) == 8) return visit(int64_t()); else return;
+      default: if constexpr (sizeof(T) == 8) return visit(uint64_t()); else return;
+    }
+  }
+}
+
+template <class T> void load_row(Type type, const char *from, i64 stride, T *to, i64 n, bool flip) {
+  with_type<T>(type, [&](auto s) { load_as<decltype(s), T>(from, stride, to, n, flip); });
+}
+template <class T> void store_row(Type type, char *to, const T *from, i64 n, bool flip) {
+  with_type<T>(type, [&](auto s) { store_as<decltype(s), T>(to, from, n, flip); });
+}
+
+// Whether rows of `type` in memory are rows of T as they are.
+template <class T> bool as_they_are(Type type, bool flip) {
+  if (flip) return false;
+  if constexpr (std::is_same_v<T, float>) return type == Type::f32;
+  else if constexpr (std::is_same_v<T, double>) return type == Type::f64;
+  else if constexpr (sizeof(T) == 1) return type == Type::i8;
+  else if constexpr (sizeof(T) == 2) return type == Type::i16;
+  else if constexpr (sizeof(T) == 4) return type == Type::i32;
+  else return type == Type::i64;
+}
+
+// A copy that leaves the caches alone: what is written is not read again soon.
+inline void copy_past_caches(char *to, const char *from, i64 n) {
+#if defined(__x86_64__)
+  i64 ahead = i64(-reinterpret_cast<uintptr_t>(to) & 63);
+  if (ahead > n) ahead = n;
+  std::memcpy(to, from, size_t(ahead));
+  i64 i = ahead;
+  for (; i + 64 <= n; i += 64)
+    for (int part = 0; part < 64; part += 16)
+      _mm_stream_si128(reinterpret_cast<__m128i *>(to + i + part),
+                       _mm_loadu_si128(reinterpret_cast<const __m128i *>(from + i + part)));
+  std::memcpy(to + i, from + i, size_t(n - i));
+#else
+  std::memcpy(to, from, size_t(n));
+#endif
+}
+inline void settle_streams() {
+#if defined(__x86_64__)
+  _mm_sfence();
+#endif
+}
+
+}  // namespace
+}  // namespace ndpool

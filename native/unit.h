@@ -1,0 +1,293 @@
+// A unit of work: a band of the outermost pooled axis of one tile, or a few whole tiles. Units share nothing, so any number
+// of threads gives the same bits. Reading order: Scratch, Walk (where rows lie), Passes (one fold an axis), then the modes.
+#pragma once
+#include "fold.h"
+#include "rows.h"
+
+namespace ndpool {
+namespace {
+
+INLINE i64 least(i64 a, i64 b) { return a < b ? a : b; }
+INLINE i64 most(i64 a, i64 b) { return a > b ? a : b; }
+
+// Memory of one unit, taken from the front and given back all at once.
+struct Scratch {
+  Arena &arena;
+  i64 used = 0;
+  bool failed = false;
+  struct Block {
+    Block *next;
+  } *spilled = nullptr;
+  explicit Scratch(Arena &a) : arena(a) {}
+  ~Scratch() {
+    if (used > arena.size) {  // next time it is large enough
+      std::free(arena.data);
+      arena.size = (used + 4095) / 4096 * 4096;
+      arena.data = static_cast<char *>(std::aligned_alloc(4096, size_t(arena.size)));
+      if (!arena.data) arena.size = 0;
+    }
+    while (spilled) {
+      Block *next = spilled->next;
+      std::free(spilled);
+      spilled = next;
+    }
+  }
+  template <class T> T *take(i64 n) {  // 64 bytes more than asked for: a vector may be read past the end
+    i64 bytes = (n * i64(sizeof(T)) + 191) / 64 * 64;
+    char *p = arena.data + used;
+    if (used + bytes > arena.size) {
+      p = static_cast<char *>(std::aligned_alloc(64, size_t(bytes + 64)));
+      if (!p) {
+        failed = true;
+        return nullptr;
+      }
+      reinterpret_cast<Block *>(p)->next = spilled;
+      spilled = reinterpret_cast<Block *>(p);
+      p += 64;
+    }
+    used += bytes;
+    return reinterpret_cast<T *>(p);
+  }
+};
+
+// The tiles and the part of the outermost axis that a unit covers: [from, to) of its outputs (or inputs, going back).
+struct Part {
+  i64 tile, tiles, from, to;
+};
+
+inline Part part(const Plan &p, bool back, i64 unit) {
+  i64 extent = back ? p.axes[0].size : p.axes[0].outputs;
+  i64 band = back ? p.band_back : p.band, several = back ? p.tiles_a_unit_back : p.tiles_a_unit;
+  if (several > 1 || band >= extent) return {unit * several, least(several, p.tiles - unit * several), 0, extent};
+  i64 bands = (extent + band - 1) / band, b = unit % bands;
+  return {unit / bands, 1, b * band, least(extent, (b + 1) * band)};
+}
+
+inline i64 count_units(const Plan &p, bool back) {
+  i64 extent = back ? p.axes[0].size : p.axes[0].outputs;
+  i64 band = back ? p.band_back : p.band, several = back ? p.tiles_a_unit_back : p.tiles_a_unit;
+  if (extent == 0) return 0;
+  if (several > 1 || band >= extent) return (p.tiles + several - 1) / several;
+  return p.tiles * ((extent + band - 1) / band);
+}
+
+// The positions that outputs [from, to) of an axis read: [first, last), possibly none.
+struct Span {
+  i64 first, last;
+};
+inline Span reads(const Axis &axis, i64 from, i64 to) {
+  Span s{axis.size, 0};
+  auto see = [&](i64 o) {
+    if (axis.length[o] == 0) return;
+    s.first = least(s.first, axis.first[o]);
+    s.last = most(s.last, axis.first[o] + (axis.length[o] - 1) * axis.step + 1);
+  };
+  for (i64 o = from; o < to; o++) see(o);
+  if (s.first >= s.last) s.first = s.last = 0;
+  return s;
+}
+
+// Visits the rows of two arrays (or of one, twice) in row-major order: for each tile, each place of the first `outer` pooled
+// axes. visit(offset in a, offset in b), in bytes. sizes[0] runs from `from` on.
+template <class Visit>
+void walk(const Plan &p, const Array &a, const Array &b, const Part &part, const i64 *sizes, i64 from, int outer, Visit visit) {
+  const i64 *sa = a.strides + p.lead, *sb = b.strides + p.lead;
+  i64 rows = 1, at[MOST_AXES] = {0};
+  for (int i = 0; i < outer; i++) rows *= sizes[i];
+  i64 lead[MOST_AXES], lead_a = outer > 0 ? from * sa[0] : 0, lead_b = outer > 0 ? from * sb[0] : 0;
+  for (i64 i = p.lead - 1, rest = part.tile; i >= 0; i--) {
+    lead[i] = rest % p.sizes[i], rest /= p.sizes[i];
+    lead_a += lead[i] * a.strides[i], lead_b += lead[i] * b.strides[i];
+  }
+  for (i64 t = 0; t < part.tiles; t++) {
+    i64 in_a = lead_a, in_b = lead_b;
+    for (int i = p.lead - 1; i >= 0; i--) {
+      lead_a += a.strides[i], lead_b += b.strides[i];
+      if (++lead[i] < p.sizes[i]) break;
+      lead_a -= lead[i] * a.strides[i], lead_b -= lead[i] * b.strides[i];
+      lead[i] = 0;
+    }
+    for (i64 r = 0; r < rows; r++) {
+      visit(in_a, in_b);
+      for (int i = outer - 1; i >= 0; i--) {
+        in_a += sa[i], in_b += sb[i];
+        if (++at[i] < sizes[i]) break;
+        in_a -= at[i] * sa[i], in_b -= at[i] * sb[i];
+        at[i] = 0;
+      }
+    }
+  }
+}
+
+// The slabs of an array that a first pass reads: the innermost pooled axis with its lanes, as T, in place if they can be.
+template <class T> struct Slabs {
+  const Plan &plan;
+  const Array &array;
+  Type type;
+  bool flip, direct;
+  i64 n, start;     // positions of the innermost axis, and the first of them
+  i64 row;          // distance between them, in elements
+  T *room = nullptr;
+
+  Slabs(const Plan &p, const Array &a, Type t, bool flipped, i64 positions, i64 first)
+      : plan(p), array(a), type(t), flip(flipped), n(positions), start(first) {
+    i64 along = a.strides[p.lead + p.rank - 1], lane = a.strides[p.lead + p.rank], size = sizeof(T);
+    direct = as_they_are<T>(t, flipped) && reinterpret_cast<uintptr_t>(a.data) % size == 0;
+    for (int i = 0; i < p.lead + p.rank + 1; i++) direct = direct && a.strides[i] % size == 0;
+    direct = direct && (p.lanes > 1 ? lane == size : along == size || n == 1);
+    row = direct && p.lanes > 1 ? along / size : p.lanes;
+  }
+  void reserve(Scratch &scratch) {
+    if (!direct) room = scratch.take<T>(n * plan.lanes);
+  }
+  const T *at(i64 offset) const {
+    i64 along = array.strides[plan.lead + plan.rank - 1], lane = array.strides[plan.lead + plan.rank];
+    const char *from = array.data + offset + start * along;
+    if (direct) return reinterpret_cast<const T *>(from);
+    if (plan.lanes == 1) load_row<T>(type, from, along, room, n, flip);
+    else
+      for (i64 i = 0; i < n; i++) load_row<T>(type, from + i * along, lane, room + i * plan.lanes, plan.lanes, flip);
+    return room;
+  }
+  // visit(elements, number of them, which is first), for elements side by side
+  template <class Visit> void each(const T *slab, Visit visit) const {
+    if (row == plan.lanes) return visit(slab, n * plan.lanes, i64(0));
+    for (i64 i = 0; i < n; i++) visit(slab + i * row, plan.lanes, i * plan.lanes);
+  }
+};
+
+// One fold an axis, in the plan's order. Results lie as [tiles][to - from][outputs of the other axes][lanes].
+template <class Law> struct Passes {
+  using T = typename Law::T;
+  static constexpr int PLANES = Law::planes;
+  using To = Sink<T, PLANES>;
+  using From = Source<T, PLANES>;
+
+  const Law &law;
+  const Plan &plan;
+  const Axis *axes;
+  Part part;
+  Span span;              // positions of the outermost axis that are read
+  i64 sizes[MOST_AXES]{};  // positions an axis
+  int order[MOST_AXES]{};
+  To rooms[2]{}, block{};
+  T *phases;
+  To last;                // where the result goes, if not into a room
+
+  Passes(const Law &l, const Plan &p, const Axis *a, Part of) : law(l), plan(p), axes(a), part(of) {
+    span = reads(axes[0], part.from, part.to);
+    for (int i = 0; i < plan.rank; i++) {
+      sizes[i] = i == 0 ? span.last - span.first : axes[i].size;
+      order[i] = Law::ordered ? plan.order[i] : plan.rank - 1 - i;  // from the inside out, where any order will do
+    }
+    last.at[0] = nullptr;
+  }
+
+  // whether the first fold reads whole slabs: the innermost axis and its lanes
+  bool by_slabs() const { return order[0] == plan.rank - 1; }
+  i64 outputs(int i) const { return i == 0 ? part.to - part.from : axes[i].outputs; }
+  i64 results() const {
+    i64 n = part.tiles * plan.lanes;
+    for (int i = 0; i < plan.rank; i++) n *= outputs(i);
+    return n;
+  }
+
+  // A fold in its turn: an axis with `before` places outside and `inside` elements inside it.
+  struct Step {
+    int axis;
+    i64 before, inside;
+  };
+  template <class Visit> void each_step(Visit visit) const {
+    i64 now[MOST_AXES];
+    for (int i = 0; i < plan.rank; i++) now[i] = sizes[i];
+    for (int s = 0; s < plan.rank; s++) {
+      Step step{order[s], part.tiles, plan.lanes};
+      for (int i = 0; i < step.axis; i++) step.before *= now[i];
+      for (int i = step.axis + 1; i < plan.rank; i++) step.inside *= now[i];
+      visit(s, step);
+      now[step.axis] = outputs(step.axis);
+    }
+  }
+
+  void reserve(Scratch &scratch) {
+    i64 largest[2] = {0, 0}, longest = 0, widest = 0;
+    each_step([&](int s, const Step &step) {
+      bool final = s == plan.rank - 1 && last.at[0];
+      i64 n = step.before * step.inside * outputs(step.axis);
+      if (!final) largest[s % 2] = most(largest[s % 2], n);
+      if (axes[step.axis].doubles) longest = most(longest, sizes[step.axis] * step.inside);
+      if (axes[step.axis].phases > 1) widest = most(widest, outputs(step.axis));
+    });
+    for (int t = 0; t < 2; t++)
+      for (int i = 0; i < PLANES; i++) rooms[t].at[i] = largest[t] ? scratch.take<T>(largest[t]) : nullptr;
+    for (int i = 0; i < PLANES; i++) block.at[i] = longest ? scratch.take<T>(longest) : nullptr;
+    phases = widest ? scratch.take<T>(widest * PLANES) : nullptr;
+  }
+
+  template <unsigned READ> void pass(const Step &step, To to, From from, i64 row) const {
+    int i = step.axis;
+    Folding<Law, READ>{law, axes[i], i == 0 ? part.from : 0, i == 0 ? part.to : axes[i].outputs, i == 0 ? span.first : 0,
+                       sizes[i], step.inside, row, plan.tap_steps[i], block, phases}.run(to, from);
+  }
+
+  // first(give) calls give(piece, row) for the pieces of the first fold in order
+  template <unsigned READ, class First> To run(First first) const {
+    To to{};
+    each_step([&](int s, const Step &step) {
+      To from = to;
+      to = s == plan.rank - 1 && last.at[0] ? last : rooms[s % 2];
+      i64 n = outputs(step.axis) * step.inside, m = sizes[step.axis] * step.inside, b = 0;
+      if (s == 0) first([&](From piece, i64 row) { pass<READ>(step, to + b++ * n, piece, row); });
+      else
+        for (; b < step.before; b++) pass<ALL<Law>>(step, to + b * n, from + b * m, step.inside);
+    });
+    return to;
+  }
+};
+
+// The outputs of a unit, row by row: visit(at, n, counts, taps, inner) where `at` is the offset in the results, the outer
+// axes count `counts` and read `taps` positions, and the row is the innermost axis (lanes: one output of it, `inner`).
+template <class Visit> void each_row(const Plan &p, const Axis *axes, const Part &part, Visit visit) {
+  int outer = p.lanes > 1 ? p.rank : p.rank - 1;
+  i64 n = p.lanes > 1 ? p.lanes : (p.rank == 1 ? part.to - part.from : axes[p.rank - 1].outputs), rows = part.tiles, o[MOST_AXES];
+  for (int i = 0; i < outer; i++) {
+    o[i] = i == 0 ? part.from : 0;
+    rows *= i == 0 ? part.to - part.from : axes[i].outputs;
+  }
+  for (i64 r = 0; r < rows; r++) {
+    i64 counts = 1, taps = 1;
+    for (int i = 0; i < outer; i++) counts *= axes[i].count[o[i]], taps *= axes[i].length[o[i]];
+    visit(r * n, n, counts, taps);
+    for (int i = outer - 1; i >= 0; i--) {
+      if (++o[i] < (i == 0 ? part.to : axes[i].outputs)) break;
+      o[i] = i == 0 ? part.from : 0;
+    }
+  }
+}
+
+// What the innermost axis adds to each_row: counts and taps of its outputs as T; ones where lanes are rows.
+template <class T> struct Inner {
+  T *counts, *taps;
+  Inner(const Plan &p, const Part &part, Scratch &scratch) {
+    const Axis &axis = p.axes[p.rank - 1];
+    bool line = p.lanes == 1;
+    i64 from = line && p.rank == 1 ? part.from : 0, n = line ? (p.rank == 1 ? part.to - part.from : axis.outputs) : p.lanes;
+    counts = scratch.take<T>(n), taps = scratch.take<T>(n);
+    if (!scratch.failed)
+      for (i64 i = 0; i < n; i++) counts[i] = line ? T(axis.count[from + i]) : 1, taps[i] = line ? T(axis.length[from + i]) : 1;
+  }
+};
+
+// Padding that counts is zeros: merged last, all at once.
+template <class Law, class X>
+INLINE void merge_padding(const Law &law, State<X, Law::planes> &s, X counts, X taps) {
+  State<X, Law::planes> zeros{};
+  zeros.at[1] = counts - taps;
+  State<X, Law::planes> merged = s;
+  law.merge(merged, zeros);
+  Ints<X> padded = counts > taps;
+  for (int i = 0; i < Law::planes; i++) s.at[i] = choose<X>(padded, merged.at[i], s.at[i]);
+}
+
+}  // namespace
+}  // namespace ndpool

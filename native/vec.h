@@ -1,0 +1,157 @@
+// Vectors of the width of the instruction set, from the compiler's own vector types: no intrinsics, no rank, no law.
+// Nothing is contracted or reassociated, so every instruction set gives the same bits.
+#pragma once
+#include <cstdint>
+#include <cstring>
+#include <type_traits>
+#include <utility>
+
+namespace ndpool {
+namespace {
+
+using i64 = int64_t;
+
+#if defined(__AVX512F__) && defined(__AVX512BW__)
+constexpr int WIDTH = 64;
+#elif defined(__AVX2__)
+constexpr int WIDTH = 32;
+#else
+constexpr int WIDTH = 16;
+#endif
+
+#define INLINE inline __attribute__((always_inline))
+#define INLINE_LAMBDA __attribute__((always_inline))
+
+template <int BYTES> struct Integer;
+template <> struct Integer<1> { using type = int8_t; };
+template <> struct Integer<2> { using type = int16_t; };
+template <> struct Integer<4> { using type = int32_t; };
+template <> struct Integer<8> { using type = int64_t; };
+template <class T> using Int = typename Integer<sizeof(T)>::type;
+
+template <class T, int BYTES> struct VectorOf {
+  typedef T type __attribute__((vector_size(BYTES)));
+};
+template <class T> using Vec = typename VectorOf<T, WIDTH>::type;
+template <class T> using Small = typename VectorOf<T, 16>::type;   // for short rows
+template <class T> using One = typename VectorOf<T, sizeof(T)>::type;  // for what is left over
+
+template <class X> using Element = std::remove_cvref_t<decltype(std::declval<X>()[0])>;
+template <class X> constexpr int LANES = int(sizeof(X) / sizeof(Element<X>));
+template <class X, class T> using Same = typename VectorOf<T, int(sizeof(X))>::type;  // T's in as many bytes
+template <class X> using Ints = Same<X, Int<Element<X>>>;
+
+template <class X> INLINE X load(const Element<X> *p) {
+  X v;
+  __builtin_memcpy(&v, p, sizeof v);
+  return v;
+}
+template <class X> INLINE void save(Element<X> *p, X v) { __builtin_memcpy(p, &v, sizeof v); }
+template <class X> INLINE X splat(Element<X> e) { return e - X{}; }
+template <class X> INLINE Ints<X> bits(X v) { return (Ints<X>)v; }
+template <class X> INLINE X choose(Ints<X> mask, X a, X b) { return mask ? a : b; }
+
+// p[0], p[2], p[4], ...: the even elements from p, then the odd ones of a load that ends at the last element needed
+template <class X, size_t... I> INLINE X every_second(const Element<X> *p, std::index_sequence<I...>) {
+  X a = load<X>(p), b = load<X>(p + LANES<X> - 1);
+  return __builtin_shufflevector(a, b, (2 * I < LANES<X> ? 2 * int(I) : 2 * int(I) + 1)...);
+}
+
+// p[0], p[STRIDE], ...: only strides 1 and 2 are read as vectors
+template <class X, int STRIDE> INLINE X load(const Element<X> *p) {
+  if constexpr (STRIDE == 2 && LANES<X> > 1) return every_second<X>(p, std::make_index_sequence<LANES<X>>());
+  else return load<X>(p);
+}
+
+// a0 b0 a1 b1 ...
+template <class X, size_t... I> INLINE void interleave(Element<X> *p, X a, X b, std::index_sequence<I...>) {
+  constexpr int N = LANES<X>;
+  save<X>(p, __builtin_shufflevector(a, b, (int(I) % 2 * N + int(I) / 2)...));
+  save<X>(p + N, __builtin_shufflevector(a, b, (int(I) % 2 * N + N / 2 + int(I) / 2)...));
+}
+template <class X> INLINE void interleave(Element<X> *p, X a, X b) {
+  interleave<X>(p, a, b, std::make_index_sequence<LANES<X>>());
+}
+
+// body(X{}, j) for j = 0, LANES, ...; the last vector overlaps the one before it, so results must not be read again.
+// SHORT: whether rows shorter than a vector are worth a loop of their own.
+template <class T, bool SHORT = false, class Body> INLINE void each_vector(i64 n, Body body) {
+  constexpr int N = LANES<Vec<T>>, M = LANES<Small<T>>;
+  if (n >= N) {
+    for (i64 j = 0; j < n; j += N) body(Vec<T>{}, j + N <= n ? j : n - N);
+    return;
+  }
+  if constexpr (SHORT && M < N)
+    if (n >= M) {
+      for (i64 j = 0; j < n; j += M) body(Small<T>{}, j + M <= n ? j : n - M);
+      return;
+    }
+  for (i64 j = 0; j < n; j++) body(One<T>{}, j);
+}
+
+// The same, but no element twice: for loops in place
+template <class T, class Body> INLINE void each_once(i64 n, Body body) {
+  i64 j = 0;
+  for (; j + LANES<Vec<T>> <= n; j += LANES<Vec<T>>) body(Vec<T>{}, j);
+  for (; j < n; j++) body(One<T>{}, j);
+}
+
+// -- functions -------------------------------------------------------------------------------------------------------
+
+template <class T> struct Format;
+template <> struct Format<float> {
+  static constexpr int fraction = 23, bias = 127, exp_terms = 7, log_terms = 5;
+  static constexpr float least = -87.0f, magic = 12582912.0f, ln2_high = 0.693359375f, ln2_low = -2.12194440054690e-4f;
+};
+template <> struct Format<double> {
+  static constexpr int fraction = 52, bias = 1023, exp_terms = 13, log_terms = 11;
+  static constexpr double least = -708.0, magic = 6755399441055744.0, ln2_high = 0.693147180369123816490,
+                          ln2_low = 1.90821492927058770002e-10;
+};
+
+template <class T> struct Series {
+  T inverse_factorial[16]{}, inverse_odd[16]{};
+  constexpr Series() {
+    double factorial = 1;
+    for (int i = 0; i < 16; i++) {
+      if (i > 0) factorial *= i;
+      inverse_factorial[i] = T(1 / factorial), inverse_odd[i] = T(1.0 / (2 * i + 1));
+    }
+  }
+};
+
+// e^x for x <= 0, and NaN for NaN: 2^n times the series of e^r, |r| <= ln 2 / 2. Below `least` it is 0.
+template <class X> INLINE X exp_negative(X x) {
+  using T = Element<X>;
+  using F = Format<T>;
+  const X magic = splat<X>(F::magic);
+  X shifted = x * T(1.442695040888963407) + magic;
+  X n = shifted - magic;
+  X r = (x - n * F::ln2_high) - n * F::ln2_low;
+  constexpr Series<T> series;
+  X sum = splat<X>(series.inverse_factorial[F::exp_terms]);
+  for (int i = F::exp_terms - 1; i >= 0; i--) sum = sum * r + series.inverse_factorial[i];
+  X scale = (X)((bits(shifted) - bits(magic) + F::bias) << F::fraction);
+  X result = choose<X>(x < F::least, X{}, sum * scale);
+  return choose<X>(x != x, x, result);
+}
+
+// log x for normal x > 0: e ln 2 + 2 atanh((m - 1) / (m + 1)), m near 1
+template <class X> INLINE X log_positive(X x) {
+  using T = Element<X>;
+  using F = Format<T>;
+  using I = Ints<X>;
+  constexpr Int<T> ROOT = sizeof(T) == 4 ? Int<T>(0x3f3504f3) : Int<T>(0x3fe6a09e667f3bcdLL);  // sqrt(1/2)
+  I e = (bits(x) - ROOT) >> F::fraction;
+  X m = (X)(bits(x) - (e << F::fraction));
+  X power = __builtin_convertvector(e, X);
+  X u = (m - 1) / (m + 1), square = u * u;
+  constexpr Series<T> series;
+  X sum = splat<X>(series.inverse_odd[F::log_terms - 1]);
+  for (int i = F::log_terms - 2; i >= 0; i--) sum = sum * square + series.inverse_odd[i];
+  X high = power * F::ln2_high, low = power * F::ln2_low + 2 * u * sum;
+  return high + low;
+}
+
+}  // namespace
+}  // namespace ndpool
