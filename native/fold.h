@@ -61,6 +61,7 @@ template <class Law, unsigned READ> struct Folding {
   i64 tap_step;       // what one tap adds to a winner's index
   To block;           // scratch for doubling: held * m elements a plane
   T *phases;          // scratch for phases: a row of outputs
+  i64 pieces, from_step, to_step;  // how many such inputs, and how far apart they and their outputs lie
 
   // to[j] = merge over t of from[j * stride + t * gap]
   template <int STRIDE> void across(To to, From from, i64 n, i64 taps, i64 gap, i64 stride, I bias, I step) const {
@@ -75,9 +76,10 @@ template <class Law, unsigned READ> struct Folding {
       }
       save<Law, X>(to, j, a);
     };
-    if constexpr (STRIDE != 0) each_vector<T, Law::light>(n, body);
-    else
-      for (i64 j = 0; j < n; j++) body(One<T>{}, j);
+    for (i64 piece = 0; piece < pieces; piece++, to = to + to_step, from = from + from_step)
+      if constexpr (STRIDE != 0) each_vector<T, Law::light>(n, body);
+      else
+        for (i64 j = 0; j < n; j++) body(One<T>{}, j);
   }
 
   void across(To to, From from, i64 n, i64 taps, i64 gap, i64 stride, I bias, I step) const {
@@ -87,7 +89,8 @@ template <class Law, unsigned READ> struct Folding {
   }
 
   void zero(To to, i64 n) const {
-    for (int i = 0; i < PLANES; i++) std::memset(to.at[i], 0, size_t(n) * sizeof(T));
+    for (i64 piece = 0; piece < pieces; piece++, to = to + to_step)
+      for (int i = 0; i < PLANES; i++) std::memset(to.at[i], 0, size_t(n) * sizeof(T));
   }
 
   // taps of output o that clipping left out before the first
@@ -97,7 +100,11 @@ template <class Law, unsigned READ> struct Folding {
     if (axis.length[o] == 0) return zero(to, m);
     From taps = from + (axis.first[o] - base) * row;
     I step = I(tap_step);
-    if (m == 1 && axis.lines) return line(to, taps, axis.length[o], I(skipped(o) * step));
+    if (axis.lines) {
+      for (i64 piece = 0; piece < pieces; piece++, to = to + to_step, taps = taps + from_step)
+        m == 1 ? line(to, taps, axis.length[o], I(skipped(o) * step)) : lines(to, taps, axis.length[o], I(skipped(o) * step));
+      return;
+    }
     across<1>(to, taps, m, axis.length[o], axis.step * row, 1, I(skipped(o) * step), step);
   }
 
@@ -128,7 +135,7 @@ template <class Law, unsigned READ> struct Folding {
     auto fetch = [&](i64 at) INLINE_LAMBDA {
       auto s = load<Law, READ, X>(from, at);
       law.tap(s, I(bias + I(at) * I(tap_step)));
-      if constexpr (Law::indexed) s.at[1] = (X)(bits(s.at[1]) + index);
+      if constexpr (Law::indexed) s.at[1] = from_bits<X>(bits(s.at[1]) + index);
       return s;
     };
     i64 whole = n / ABREAST * ABREAST, j = 0;
@@ -174,18 +181,63 @@ template <class Law, unsigned READ> struct Folding {
       width = half;
     }
     auto s = load<Law, ALL<Law>, One<T>>(side, 0);
-    if constexpr (Law::signs) law.settle(s, from.at[0], n);
+    if constexpr (Law::signs) law.settle(s, from.at[0], n, 1);
     save<Law, One<T>>(to, 0, s);
   }
+
+  // the same for m elements side by side: the same states meet in the same order
+  void lines(To to, From from, i64 n, I bias) const {
+    each_vector<T>(m, [&](auto kind, i64 j) INLINE_LAMBDA { column<decltype(kind)>(to + j, from + j, n, bias); });
+  }
+
+  template <class X> void column(To to, From from, i64 n, I bias) const {
+    if (n > LONGEST) {
+      i64 half = (n / 2 + ABREAST - 1) / ABREAST * ABREAST;
+      T room[PLANES][LANES<X>];
+      To second;
+      for (int i = 0; i < PLANES; i++) second.at[i] = room[i];
+      column<X>(to, from, half, bias);
+      column<X>(second, from + half * row, n - half, I(bias + I(half) * I(tap_step)));
+      auto a = load<Law, ALL<Law>, X>(to, 0);
+      law.merge(a, load<Law, ALL<Law>, X>(second, 0));
+      return save<Law, X>(to, 0, a);
+    }
+    State<X, PLANES> side[ABREAST];
+    auto fetch = [&](i64 t) INLINE_LAMBDA {
+      auto s = load<Law, READ, X>(from, t * row);
+      law.tap(s, I(bias + I(t) * I(tap_step)));
+      return s;
+    };
+    i64 width = least_of(n, ABREAST);
+    for (i64 t = 0; t < width; t++) side[t] = fetch(t);
+    for (i64 t = width; t < n; t++) law.merge(side[t % ABREAST], fetch(t));
+    while (width > 1) {
+      i64 half = (width + 1) / 2;
+      for (i64 i = 0; i < width - half; i++) law.join(side[i], side[i + half]);
+      width = half;
+    }
+    if constexpr (Law::signs) law.settle(side[0], from.at[0], n, row);
+    save<Law, X>(to, 0, side[0]);
+  }
+  static i64 least_of(i64 a, i64 b) { return a < b ? a : b; }
 
   // -- windows that repeat ----------------------------------------------------------------------------------------------
 
   void run(To to, From from) const {
-    if (axis.doubles) return doubling(to, from);
-    if (axis.size == 1 && axis.longest == 1 && m == 1) return repeat(to, from);
+    if (axis.doubles || axis.phases > 1) {  // these need scratch: one piece at a time
+      Folding one = *this;
+      one.pieces = 1;
+      for (i64 piece = 0; piece < pieces; piece++, to = to + to_step, from = from + from_step)
+        axis.doubles ? one.doubling(to, from) : one.window_by_window(to, from);
+      return;
+    }
+    axis.size == 1 && axis.longest == 1 && m == 1 ? repeat(to, from) : window_by_window(to, from);
+  }
+
+  void window_by_window(To to, From from) const {
     i64 a = clamp(axis.whole_from), b = clamp(axis.whole_to);
     bool alike = axis.phases == 1 ? m == 1 || (axis.stride == 1 && row == m) : m == 1 && axis.stride == 1;
-    if (!alike || a >= b || (m == 1 && axis.lines)) a = b = this->to;
+    if (!alike || a >= b || axis.lines) a = b = this->to;
     for (i64 o = this->from; o < a; o++) one(to + (o - this->from) * m, from, o);
     if (a < b) axis.phases == 1 ? slide(to, from, a, b) : interleaved(to, from, a, b);
     for (i64 o = b; o < this->to; o++) one(to + (o - this->from) * m, from, o);
@@ -202,6 +254,7 @@ template <class Law, unsigned READ> struct Folding {
   // one input position, read by all
   void repeat(To to, From from) const {
     i64 n = this->to - this->from;
+    for (i64 piece = 0; piece < pieces; piece++, to = to + to_step, from = from + from_step)
     for (int i = 0; i < PLANES; i++) {
       T v = READ >> i & 1 ? from.at[i][0] : Law::constant[i];
       each_vector<T>(n, [&](auto kind, i64 j) INLINE_LAMBDA { save<decltype(kind)>(to.at[i] + j, splat<decltype(kind)>(v)); });
@@ -232,7 +285,7 @@ template <class Law, unsigned READ> struct Folding {
         each_vector<T>(n, [&](auto kind, i64 j) INLINE_LAMBDA {
           using X = decltype(kind);
           if constexpr (LANES<X> == 1) out[2 * j] = in[j], out[2 * j + 1] = in[n + j];
-          else interleave<X>(out + 2 * j, ndpool::load<X>(in + j), ndpool::load<X>(in + n + j));
+          else interleave<X>(out + 2 * j, load<X>(in + j), load<X>(in + n + j));
         });
       else
         for (i64 q = 0; q < n; q++)
@@ -307,7 +360,7 @@ template <class Law, unsigned READ> struct Folding {
     } else if constexpr (Law::overlaps) {  // two blocks cover the window: a tap does not beat itself
       if (top_bit(n) != level) return;
       i64 gap = (n - size) * axis.step * m;
-      Folding<Law, ALL<Law>> all{law, axis, this->from, this->to, base, held, m, m, 0, block, phases};
+      Folding<Law, ALL<Law>> all{law, axis, this->from, this->to, base, held, m, m, 0, block, phases, 1, 0, 0};
       if (count == 1) all.template across<1>(out, in, m, gap ? 2 : 1, gap, 1, 0, 0);
       else all.across(out, in, count * m, gap ? 2 : 1, gap, stride, 0, 0);
     } else {  // the bits of n, the lowest first, one block after another

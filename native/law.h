@@ -45,7 +45,6 @@ struct Plain {
   static constexpr bool light = false;     // whether a merge is a few instructions: worth a loop for every case
   static constexpr bool spares_reads = false;  // whether constant planes are worth a loop that does not read them
   static constexpr bool signs = false;     // whether equal values may differ in sign
-  static constexpr bool ordered = false;   // whether it matters which axis is folded first
   static constexpr bool chooses = false;   // whether the state is the value
   static constexpr bool lifts = false;     // whether the state of a tap is more than x and dx
   static constexpr bool counts_padding = false;  // whether zeros change the state
@@ -58,7 +57,7 @@ struct Plain {
 template <class E> struct Select : Plain {
   using T = E;
   static constexpr int planes = 1;
-  static constexpr bool overlaps = true, ordered = is_float<T>, signs = is_float<T>, chooses = true, light = true;
+  static constexpr bool overlaps = true, signs = is_float<T>, chooses = true, light = true;
   static constexpr T constant[1] = {0};
   template <class X> INLINE void merge(State<X, 1> &a, const State<X, 1> &b) const {
     X p = a.at[0], q = b.at[0], larger = choose<X>(q > p, q, p);
@@ -68,12 +67,16 @@ template <class E> struct Select : Plain {
   template <class X> INLINE void join(State<X, 1> &a, const State<X, 1> &b) const { merge(a, b); }
   template <class X> INLINE X value(const State<X, 1> &s, X) const { return s.at[0]; }
   // after taps were merged out of order: of zeros with both signs, the first stands
-  INLINE void settle(State<One<T>, 1> &s, const T *taps, i64 n) const {
-    for (i64 i = 0; s.at[0][0] == 0 && i < n; i++)
-      if (taps[i] == 0) {
-        s.at[0][0] = taps[i];
-        return;
-      }
+  template <class X> INLINE void settle(State<X, 1> &s, const T *taps, i64 n, i64 step) const {
+    T lanes[LANES<X>];
+    save<X>(lanes, s.at[0]);
+    for (int l = 0; l < LANES<X>; l++)
+      for (i64 i = 0; lanes[l] == 0 && i < n; i++)
+        if (taps[l + i * step] == 0) {
+          lanes[l] = taps[l + i * step];
+          break;
+        }
+    s.at[0] = load<X>(lanes);
   }
 };
 
@@ -82,7 +85,7 @@ template <class E, bool LAST, bool IGNORE> struct Winner : Plain {
   using T = E;
   static constexpr bool spares_reads = !LAST && !IGNORE;
   static constexpr int planes = 2;
-  static constexpr bool overlaps = true, ordered = true, indexed = true, light = true;
+  static constexpr bool overlaps = true, indexed = true, light = true;
   static constexpr T constant[2] = {0, 0};
   template <class X> INLINE void merge(State<X, 2> &a, const State<X, 2> &b) const {
     Ints<X> taken = takes<LAST, IGNORE>(b.at[0], a.at[0]);
@@ -91,10 +94,10 @@ template <class E, bool LAST, bool IGNORE> struct Winner : Plain {
   // for taps out of order: of equals, the one with the lower or the higher index
   template <class X> INLINE void join(State<X, 2> &a, const State<X, 2> &b) const {
     Ints<X> i = bits(a.at[1]), j = bits(b.at[1]);
-    Ints<X> taken = beats<IGNORE>(b.at[0], a.at[0]) | (~beats<IGNORE>(a.at[0], b.at[0]) & (LAST ? j > i : j < i));
+    Ints<X> taken = beats<IGNORE>(b.at[0], a.at[0]) | ((!beats<IGNORE>(a.at[0], b.at[0])) & (LAST ? j > i : j < i));
     for (int p = 0; p < 2; p++) a.at[p] = choose<X>(taken, b.at[p], a.at[p]);
   }
-  template <class X> INLINE void tap(State<X, 2> &s, Int<T> bias) const { s.at[1] = (X)(bits(s.at[1]) + bias); }
+  template <class X> INLINE void tap(State<X, 2> &s, Int<T> bias) const { s.at[1] = from_bits<X>(Ints<X>(bits(s.at[1]) + bias)); }
 };
 
 // The largest tap, and sums over all taps equal to it: their number, their tangents.
@@ -195,16 +198,20 @@ template <class X> INLINE X power(X q, Element<X> p) {
   X result = exp_negative<X>(log_positive<X>(choose<X>(q < least, least, q)) * p);
   return choose<X>(q < least, X{}, choose<X>(q != q, q, result));
 }
+INLINE float square_root(float s) { return __builtin_sqrtf(s); }
+INLINE double square_root(double s) { return __builtin_sqrt(s); }
+
 // s^r for s >= 1 and 0 <= r <= 1
 template <class X> INLINE X root(X s, Element<X> r) {
   if (r == 0) return splat<X>(1);
   if (r == 1) return s;
   if (r == Element<X>(0.5)) {
-    X v;
-    for (int i = 0; i < LANES<X>; i++)
-      if constexpr (sizeof(Element<X>) == 4) v[i] = __builtin_sqrtf(s[i]);
-      else v[i] = __builtin_sqrt(s[i]);
-    return v;
+    if constexpr (LANES<X> == 1) return square_root(s);
+    else {
+      X v;
+      for (int i = 0; i < LANES<X>; i++) v[i] = square_root(s[i]);
+      return v;
+    }
   }
   X small = exp_negative<X>(log_positive<X>(choose<X>(s == s, s, splat<X>(1))) * -r);
   return choose<X>(s == s, 1 / small, s);

@@ -51,87 +51,52 @@ void each_result(const Plan &p, const Part &part, i64 results, const Inner<T> &i
   });
 }
 
-// The same where the first fold is not along the innermost axis: copied, so that every piece of it lies side by side.
-template <class Law>
-Sink<typename Law::T, Law::planes> fold_region(const Law &, Passes<Law> &passes, const Slabs<typename Law::T> &x, Scratch &scratch) {
-  using T = typename Law::T;
-  const Plan &p = passes.plan;
-  i64 n = passes.part.tiles * p.lanes, piece = p.lanes;
-  for (int i = 0; i < p.rank; i++) n *= passes.sizes[i];
-  for (int i = passes.order[0]; i < p.rank; i++) piece *= passes.sizes[i];
-  T *region = scratch.template take<T>(n);
-  T *zeros = Law::planes > 1 && !Law::spares_reads ? scratch.template take<T>(piece) : nullptr;
-  Sink<T, Law::planes> nothing{};
-  if (scratch.failed) return nothing;
-  if (zeros) std::memset(zeros, 0, size_t(piece) * sizeof(T));
-  T *next = region;
-  walk(p, x.array, x.array, passes.part, passes.sizes, passes.span.first, p.rank - 1, [&](i64 at, i64) {
-    x.each(x.at(at), [&](const T *from, i64 count, i64 first) { std::memcpy(next + first, from, size_t(count) * sizeof(T)); });
-    next += x.n * p.lanes;
-  });
-  return passes.template run<FIRST<Law>>([&](auto give) {
-    Source<T, Law::planes> from{};
-    if constexpr (Law::planes > 1) from.at[1] = zeros;
-    for (i64 at = 0; at < n; at += piece) {
-      from.at[0] = region + at;
-      give(from, piece / passes.sizes[passes.order[0]]);
-    }
-  });
-}
-
 // The states of a unit's outputs. `x` is lifted; `dx` goes along if the law has a plane for it.
 template <class Law> Sink<typename Law::T, Law::planes> fold(const Law &law, Passes<Law> &passes, Job &job, Scratch &scratch) {
   using T = typename Law::T;
+  using From = Source<T, Law::planes>;
   const Plan &p = *job.plan;
-  constexpr bool MOVES = (Law::lifted >> 2 & 1) != 0;
-  bool line = p.rank == 1;
-  i64 n = passes.sizes[p.rank - 1], start = line ? passes.span.first : 0;
-  Slabs<T> x(p, job.x, p.type, p.flip, n, start), dx(p, MOVES ? job.a : job.x, job.moved, p.flip, n, start);
+  constexpr bool MOVES = (Law::lifted >> 2 & 1) != 0, BARE = FIRST<Law> == 1 && !Law::lifts;  // BARE: x is all that is read
+  Sink<T, Law::planes> nothing{};
   passes.reserve(scratch);
-  Source<T, Law::planes> slab{};
-  T *lifted[2] = {nullptr, nullptr};
-  // planes lie alike: as x does, if dx does too and constants need not be spread out
-  constexpr bool CONSTANTS = FIRST<Law> != Law::lifted;
-  if ((MOVES && (x.direct != dx.direct || x.row != dx.row)) || (CONSTANTS && x.row != p.lanes))
-    x.direct = dx.direct = false, x.row = dx.row = p.lanes;
-  x.reserve(scratch);
-  if constexpr (MOVES) dx.reserve(scratch);
-  if constexpr (Law::lifts) {
-    lifted[0] = scratch.template take<T>(n * p.lanes);
-    if constexpr (MOVES) lifted[1] = scratch.template take<T>(n * p.lanes);
+  Region<T> x(p, job.x, p.type, p.flip, passes.part, passes.sizes, passes.span.first);
+  if (BARE && x.direct && passes.by_slabs()) {
+    if (scratch.failed) return nothing;
+    return passes.template run<FIRST<Law>>([&](auto give) {
+      x.each([&](const char *at, i64 rows, i64 distance) {
+        From from{};
+        from.at[0] = reinterpret_cast<const T *>(at);
+        give(from, x.row(), rows, distance / i64(sizeof(T)));
+      });
+    });
   }
-  if constexpr (CONSTANTS)
+  T *room[3] = {};
+  for (int i = 0; i < (BARE ? 1 : Law::planes); i++) room[i] = scratch.template take<T>(x.elements);
+  if (scratch.failed) return nothing;
+  From from{};
+  from.at[0] = x.all(p.type, p.flip, room[0]);
+  const T *dx = nullptr;
+  if constexpr (MOVES)
+    from.at[2] = dx = Region<T>(p, job.a, job.moved, p.flip, passes.part, passes.sizes, passes.span.first).all(job.moved, p.flip, room[2]);
+  if constexpr (Law::lifts) {
+    each_once<T>(x.elements, [&](auto kind, i64 j) INLINE_LAMBDA {
+      using X = decltype(kind);
+      auto s = law.lift(load<X>(from.at[0] + j), MOVES ? load<X>(dx + j) : X{});
+      save<X>(room[0] + j, s.at[0]);
+      if constexpr (MOVES) save<X>(room[2] + j, s.at[2]);
+    });
+    from.at[0] = room[0];
+    if constexpr (MOVES) from.at[2] = room[2];
+  }
+  if constexpr (!BARE)
     for (int i = 1; i < Law::planes; i++)
       if (!(Law::lifted >> i & 1)) {
-        T *plane = scratch.template take<T>(n * p.lanes);
-        for (i64 j = 0; plane && j < n * p.lanes; j++) plane[j] = Law::constant[i];
-        slab.at[i] = plane;
-      }
-  Sink<T, Law::planes> nothing{};
-  if constexpr (Law::ordered)
-    if (!passes.by_slabs()) return fold_region(law, passes, x, scratch);
-  if (scratch.failed) return nothing;
-  return passes.template run<FIRST<Law>>([&](auto give) {
-    walk(p, job.x, MOVES ? job.a : job.x, passes.part, passes.sizes, passes.span.first, p.rank - 1, [&](i64 at_x, i64 at_dx) {
-      slab.at[0] = x.at(at_x);
-      if constexpr (MOVES) slab.at[2] = dx.at(at_dx);
-      i64 row = x.row;
-      if constexpr (Law::lifts) {
-        x.each(slab.at[0], [&](const T *from, i64 count, i64 first) {
-          const T *moved = MOVES ? slab.at[Law::planes - 1] + (from - slab.at[0]) : nullptr;
-          each_vector<T>(count, [&](auto kind, i64 j) INLINE_LAMBDA {
-            using X = decltype(kind);
-            auto s = law.lift(load<X>(from + j), MOVES ? load<X>(moved + j) : X{});
-            save<X>(lifted[0] + first + j, s.at[0]);
-            if constexpr (MOVES) save<X>(lifted[1] + first + j, s.at[2]);
-          });
+        each_vector<T>(x.elements, [&](auto kind, i64 j) INLINE_LAMBDA {
+          save<decltype(kind)>(room[i] + j, splat<decltype(kind)>(Law::constant[i]));
         });
-        slab.at[0] = lifted[0], row = p.lanes;
-        if constexpr (MOVES) slab.at[2] = lifted[1];
+        from.at[i] = room[i];
       }
-      give(slab, row);
-    });
-  });
+  return passes.template run_packed<FIRST<Law>>(from);
 }
 
 template <class Law> Outcome forward(const Law &law, Job &job, i64 unit, Arena &arena) {
@@ -139,7 +104,7 @@ template <class Law> Outcome forward(const Law &law, Job &job, i64 unit, Arena &
   const Plan &p = *job.plan;
   Scratch scratch(arena);
   Part of = part(p, false, unit);
-  Passes<Law> passes(law, p, p.axes, of);
+  Passes<Law> passes(law, p, false, of);
   i64 size = size_of(p.type);
   char *y = job.y.data + dense_offset(p, of, false) * size;
   bool in_place = Law::chooses && as_they_are<T>(p.type, p.flip) && !p.stream_y;
@@ -153,7 +118,8 @@ template <class Law> Outcome forward(const Law &law, Job &job, i64 unit, Arena &
       each_result<T>(p, of, passes.results(), inner, [&](auto kind, i64 at, auto counts, auto taps) INLINE_LAMBDA {
         using X = decltype(kind);
         auto s = load<Law, ALL<Law>, X>(states, at);
-        if constexpr (Law::counts_padding) merge_padding<Law, X>(law, s, counts, taps);
+        if constexpr (Law::counts_padding)
+          if (p.padded) merge_padding<Law, X>(law, s, counts, taps);
         X by = divisor != 0 ? splat<X>(divisor) : choose<X>(counts > 0, counts, splat<X>(1));
         save<X>(states.at[0] + at, law.value(s, by));
       });
@@ -170,7 +136,7 @@ template <class Law> Outcome winners(const Law &law, Job &job, i64 unit, Arena &
   const Plan &p = *job.plan;
   Scratch scratch(arena);
   Part of = part(p, false, unit);
-  Passes<Law> passes(law, p, p.axes, of);
+  Passes<Law> passes(law, p, false, of);
   auto states = fold(law, passes, job, scratch);
   if (scratch.failed) return Outcome::no_memory;
   i64 at = dense_offset(p, of, false), n = passes.results(), size = size_of(p.type);
@@ -199,14 +165,15 @@ template <class Law> Outcome push(const Law &law, Job &job, i64 unit, Arena &are
   const Plan &p = *job.plan;
   Scratch scratch(arena);
   Part of = part(p, false, unit);
-  Passes<Law> passes(law, p, p.axes, of);
+  Passes<Law> passes(law, p, false, of);
   auto states = fold(law, passes, job, scratch);
   Inner<T> inner(p, of, scratch);
   if (scratch.failed) return Outcome::no_memory;
   each_result<T>(p, of, passes.results(), inner, [&](auto kind, i64 at, auto counts, auto taps) INLINE_LAMBDA {
     using X = decltype(kind);
     auto s = load<Law, ALL<Law>, X>(states, at);
-    if constexpr (Law::counts_padding) merge_padding<Law, X>(law, s, counts, taps);
+    if constexpr (Law::counts_padding)
+      if (p.padded) merge_padding<Law, X>(law, s, counts, taps);
     save<X>(states.at[0] + at, law.tangent(s));
   });
   i64 size = size_of(job.moved);
@@ -225,98 +192,52 @@ template <class Law> Outcome pull(const Law &law, Job &job, i64 unit, Arena &are
   Part of = part(p, true, unit);
   auto turned = law.turned();
   using Turned = decltype(turned);
-  Passes<Turned> back(turned, p, p.readers, of);
+  Passes<Turned> back(turned, p, true, of);
+  Part readers{of.tile, of.tiles, back.span.first, back.span.last};  // outputs that read the band
+  bool flip = p.flip && Law::looks_at_x;
   i64 size = size_of(job.moved);
   char *dx = job.y.data + dense_offset(p, of, true) * size;
-  if constexpr (!Law::looks_at_x) {
-    if (as_they_are<T>(job.moved, false) && !p.stream_x) back.last.at[0] = reinterpret_cast<T *>(dx);
-  }
+  bool in_place = !Law::looks_at_x && as_they_are<T>(job.moved, false) && !p.stream_x;
+  if (in_place) back.last.at[0] = reinterpret_cast<T *>(dx);
   back.reserve(scratch);
-  Part readers{of.tile, of.tiles, back.span.first, back.span.last};  // outputs that read the band
-  i64 row = p.rank == 1 ? readers.to - readers.from : p.axes[p.rank - 1].outputs;
-  Slabs<T> dy(p, job.a, job.moved, p.flip && Law::looks_at_x, row, p.rank == 1 ? readers.from : 0);
-  dy.reserve(scratch);
-  Sink<T, Turned::planes> done{};
+  Region<T> handed(p, job.a, job.moved, flip, readers, back.sizes, readers.from);
+  T *room = scratch.template take<T>(handed.elements);
   Inner<T> inner(p, readers, scratch);
+  if (scratch.failed) return Outcome::no_memory;
+  const T *dy = handed.all(job.moved, flip, room);
+  Sink<T, Turned::planes> done{};
   if constexpr (Law::looks_at_x) {
-    Passes<Law> passes(law, p, p.axes, readers);
+    Passes<Law> passes(law, p, false, readers);
     auto states = fold(law, passes, job, scratch);
-    if (scratch.failed) return Outcome::no_memory;
-    if constexpr (Law::counts_padding)
-      if (p.padded)
-        each_result<T>(p, readers, passes.results(), inner, [&](auto kind, i64 at, auto counts, auto taps) INLINE_LAMBDA {
-          using X = decltype(kind);
-          auto s = load<Law, ALL<Law>, X>(states, at);
-          merge_padding<Law, X>(law, s, counts, taps);
-          save<Law, X>(states, at, s);
-        });
-    i64 m = row * p.lanes, at = 0;
-    done = back.template run<ALL<Turned>>([&](auto give) {
-      walk(p, job.a, job.a, readers, back.sizes, readers.from, p.rank - 1, [&](i64 in_dy, i64) {
-        dy.each(dy.at(in_dy), [&](const T *g, i64 n, i64 first) {
-          each_once<T>(n, [&](auto kind, i64 j) INLINE_LAMBDA {
-            using X = decltype(kind);
-            auto s = load<Law, ALL<Law>, X>(states, at + first + j);
-            save<Turned, X>(states, at + first + j, law.turn(s, load<X>(g + j)));
-          });
-        });
-        give(states + at, p.lanes);
-        at += m;
-      });
-    });
-    i64 n = p.rank == 1 ? of.to - of.from : p.axes[p.rank - 1].size, sizes[MOST_AXES];
+    i64 sizes[MOST_AXES];
     for (int i = 0; i < p.rank; i++) sizes[i] = i == 0 ? of.to - of.from : p.axes[i].size;
-    Slabs<T> x(p, job.x, p.type, p.flip, n, p.rank == 1 ? of.from : 0);
-    x.reserve(scratch);
+    Region<T> x(p, job.x, p.type, p.flip, of, sizes, of.from);
+    T *room_x = scratch.template take<T>(x.elements);
     if (scratch.failed) return Outcome::no_memory;
-    T *out = done.at[0];
-    walk(p, job.x, job.x, of, sizes, of.from, p.rank - 1, [&](i64 in_x, i64) {
-      x.each(x.at(in_x), [&](const T *from, i64 count, i64 first) {
-        each_once<T>(count, [&](auto kind, i64 j) INLINE_LAMBDA {
-          using X = decltype(kind);
-          auto s = load<Turned, ALL<Turned>, X>(done, out - done.at[0] + first + j);
-          save<X>(out + first + j, law.land(s, load<X>(from + j)));
-        });
-      });
-      out += n * p.lanes;
+    each_result<T>(p, readers, passes.results(), inner, [&](auto kind, i64 at, auto counts, auto taps) INLINE_LAMBDA {
+      using X = decltype(kind);
+      auto s = load<Law, ALL<Law>, X>(states, at);
+      if constexpr (Law::counts_padding)
+        if (p.padded) merge_padding<Law, X>(law, s, counts, taps);
+      save<Turned, X>(states, at, law.turn(s, load<X>(dy + at)));
+    });
+    done = back.template run_packed<ALL<Turned>>(states);
+    const T *seen = x.all(p.type, p.flip, room_x);
+    each_once<T>(x.elements, [&](auto kind, i64 j) INLINE_LAMBDA {
+      using X = decltype(kind);
+      save<X>(done.at[0] + j, law.land(load<Turned, ALL<Turned>, X>(done, j), load<X>(seen + j)));
     });
   } else {
-    T divisor = T(p.mean ? p.divisor : 1), *shares = divisor == 1 ? nullptr : scratch.template take<T>(row * p.lanes);
-    if (scratch.failed) return Outcome::no_memory;
-    i64 o[MOST_AXES];
-    for (int i = 0; i < p.rank; i++) o[i] = i == 0 ? readers.from : 0;
-    done = back.template run<ALL<Turned>>([&](auto give) {
-      walk(p, job.a, job.a, readers, back.sizes, readers.from, p.rank - 1, [&](i64 in_dy, i64) {
-        Source<T, 1> g{{dy.at(in_dy)}};
-        if (divisor == 1) return give(g, dy.row);
-        i64 counts = 1;
-        for (int i = 0; i + 1 < p.rank; i++) counts *= p.axes[i].count[o[i]];
-        for (int i = p.rank - 2; i >= 0; i--) {
-          if (++o[i] < (i == 0 ? readers.to : p.axes[i].outputs)) break;
-          o[i] = i == 0 ? readers.from : 0;
-        }
-        const Axis &axis = p.axes[p.rank - 1];
-        i64 start = p.rank == 1 ? readers.from : 0;
-        if (p.lanes == 1)
-          each_vector<T>(row, [&](auto kind, i64 j) INLINE_LAMBDA {
-            using X = decltype(kind);
-            X by = divisor != 0 ? splat<X>(divisor) : load<X>(inner.counts + j) * T(counts);
-            save<X>(shares + j, load<X>(g.at[0] + j) / by);
-          });
-        else
-          for (i64 i = 0; i < row; i++) {
-            T by = divisor != 0 ? divisor : T(counts * axis.count[start + i]);
-            each_vector<T>(p.lanes, [&](auto kind, i64 j) INLINE_LAMBDA {
-              using X = decltype(kind);
-              save<X>(shares + i * p.lanes + j, load<X>(g.at[0] + i * dy.row + j) / by);
-            });
-          }
-        give(Source<T, 1>{{shares}}, p.lanes);
+    T divisor = T(p.mean ? p.divisor : 1);
+    if (divisor != 1)
+      each_result<T>(p, readers, handed.elements, inner, [&](auto kind, i64 at, auto counts, auto) INLINE_LAMBDA {
+        using X = decltype(kind);
+        X by = divisor != 0 ? splat<X>(divisor) : choose<X>(counts > 0, counts, splat<X>(1));
+        save<X>(room + at, load<X>(dy + at) / by);
       });
-    });
+    done = back.template run_packed<ALL<Turned>>(Source<T, 1>{{divisor != 1 ? room : dy}});
   }
-  if (done.at[0] != reinterpret_cast<T *>(dx))
-    deliver<T>(dx, job.moved, done.at[0], back.results(), p.flip && Law::looks_at_x, p.stream_x);
+  if (!in_place) deliver<T>(dx, job.moved, done.at[0], back.results(), flip, p.stream_x);
   if (Law::looks_at_x && p.unread) clear_empty(p, p.readers, of, dx, size);
   if (p.stream_x) settle_streams();
   return Outcome::done;
@@ -331,29 +252,23 @@ template <int PLANES> Outcome integer_sum(Job &job, i64 unit, Arena &arena) {
   Law law;
   Scratch scratch(arena);
   Part of = part(p, false, unit);
-  Passes<Law> passes(law, p, p.axes, of);
+  Passes<Law> passes(law, p, false, of);
   passes.reserve(scratch);
-  i64 n = passes.sizes[p.rank - 1], start = p.rank == 1 ? passes.span.first : 0;
-  Slabs<T> x(p, job.x, PLANES == 2 ? Type::i64 : p.type, false, n, start);
-  x.direct = x.direct && PLANES == 1, x.row = x.direct ? x.row : p.lanes;
-  x.reserve(scratch);
-  T *upper = PLANES == 2 ? scratch.take<T>(n * p.lanes) : nullptr;
+  Type type = PLANES == 2 ? Type::i64 : p.type;
+  Region<T> x(p, job.x, type, false, of, passes.sizes, passes.span.first);
+  T *lower = scratch.take<T>(x.elements), *upper = PLANES == 2 ? scratch.take<T>(x.elements) : nullptr;
   if (scratch.failed) return Outcome::no_memory;
-  auto states = passes.template run<ALL<Law>>([&](auto give) {
-    walk(p, job.x, job.x, of, passes.sizes, passes.span.first, p.rank - 1, [&](i64 at, i64) {
-      Source<T, PLANES> slab;
-      slab.at[0] = x.at(at);
-      if constexpr (PLANES == 2) {
-        for (i64 i = 0; i < n * p.lanes; i++) {
-          T v = x.room[i];
-          upper[i] = p.type == Type::u64 ? T(uint64_t(v) >> 32) : v >> 32;
-          x.room[i] = v & 0xffffffffLL;
-        }
-        slab.at[1] = upper;
-      }
-      give(slab, x.row);
-    });
-  });
+  Source<T, PLANES> from;
+  from.at[0] = x.all(type, false, lower);
+  if constexpr (PLANES == 2) {
+    for (i64 i = 0; i < x.elements; i++) {
+      T v = from.at[0][i];
+      upper[i] = p.type == Type::u64 ? T(uint64_t(v) >> 32) : v >> 32;
+      lower[i] = v & 0xffffffffLL;
+    }
+    from.at[0] = lower, from.at[1] = upper;
+  }
+  auto states = passes.template run_packed<ALL<Law>>(from);
   i64 size = size_of(p.type);
   char *y = job.y.data + dense_offset(p, of, false) * size;
   using Wide = __int128;

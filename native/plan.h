@@ -130,6 +130,16 @@ struct OwnedPlan {
     p.residual_bytes = p.taps <= 256 ? 1 : p.taps <= 65536 ? 2 : p.taps <= (i64(1) << 32) ? 4 : 8;
     p.tiles = 1;
     for (int i = 0; i < p.lead; i++) p.tiles *= p.sizes[i];
+    // Where one order of folds is as good as another, long windows that hardly overlap come last: rows shrink first.
+    bool any = p.law != Law::max || p.ties == Ties::all || p.ties == Ties::split;
+    std::vector<int32_t> folds(p.order, p.order + p.rank);
+    std::copy(folds.begin(), folds.end(), p.order_back);
+    if (any) {
+      std::stable_partition(folds.begin(), folds.end(), [&](int32_t i) { return !p.axes[i].lines; });
+      auto lines = std::find_if(folds.begin(), folds.end(), [&](int32_t i) { return p.axes[i].lines; });
+      std::reverse(lines, folds.end());
+      std::copy(folds.begin(), folds.end(), p.order);
+    }
     cut();
   }
 

@@ -65,19 +65,17 @@ template <class Choices> i64 combine(int outer, Reach *to, Reach *spare, Choices
 
 INLINE i64 floor_div(i64 a, i64 b) { return a >= 0 ? a / b : -((b - 1 - a) / b); }
 
-// One tile's rows of `array`, from `from` on along the outermost axis, into rooms with ends of `fill`.
-template <class T>
-void fill_rows(const Plan &p, const Slabs<T> &slabs, const Rows &rows, const Part &tile, const i64 *sizes, i64 from, T *to) {
-  i64 row = 0;
-  walk(p, slabs.array, slabs.array, tile, sizes, from, p.rank - 1, [&](i64 at, i64) {
-    const T *slab = slabs.at(at);
-    i64 lines = p.lanes > 1 ? slabs.n : 1;
-    for (i64 i = 0; i < lines; i++, row++) {
-      T *line = to + row * rows.width;
-      std::memset(line, 0, size_t(rows.left) * sizeof(T));
-      std::memcpy(line + rows.left, slab + i * slabs.row, size_t(rows.n) * sizeof(T));
-      std::memset(line + rows.left + rows.n, 0, size_t(rows.width - rows.left - rows.n) * sizeof(T));
-    }
+// One tile's part of an array, each row with room at both ends.
+template <class T> void fill_rows(const Region<T> &region, Type type, const Rows &rows, T *to) {
+  const Plan &p = region.plan;
+  i64 lines = p.lanes > 1 ? region.positions : 1, step = p.lanes > 1 ? region.array.strides[p.lead + p.rank] : region.along();
+  region.each([&](const char *at, i64 count, i64 distance) {
+    for (i64 r = 0; r < count; r++, at += distance)
+      for (i64 i = 0; i < lines; i++, to += rows.width) {
+        for (i64 j = 0; j < rows.left; j++) to[j] = 0;
+        load_row<T>(type, at + i * region.along(), step, to + rows.left, rows.n, false);
+        for (i64 j = rows.left + rows.n; j < rows.width; j++) to[j] = 0;
+      }
   });
 }
 
@@ -98,8 +96,6 @@ template <class T> Outcome pick_by_tap(Job &job, i64 unit, Arena &arena) {
   i64 end = line ? inner.start[o0] + (outs - 1) * stride + (taps - 1) * inner.step + 1 : 0;
   i64 right = line ? most(0, end - (base + sizes[p.rank - 1])) : 0;
   Rows rows(p, sizes, left, right);
-  Slabs<T> dx(p, job.a, job.moved, false, sizes[p.rank - 1], p.rank == 1 ? span.first : 0);
-  dx.reserve(scratch);
   T *in = scratch.take<T>(rows.rows * rows.width), *out = scratch.take<T>(outs);
   I *index = scratch.take<I>(outs);
   Reach *reach = scratch.take<Reach>(p.taps), *spare = scratch.take<Reach>(p.taps);
@@ -108,7 +104,7 @@ template <class T> Outcome pick_by_tap(Job &job, i64 unit, Arena &arena) {
   i64 size = size_of(job.moved), offset = dense_offset(p, of, false);
   for (i64 t = 0; t < of.tiles; t++) {
     Part tile{of.tile + t, 1, of.from, of.to};
-    fill_rows<T>(p, dx, rows, tile, sizes, span.first, in);
+    fill_rows<T>({p, job.a, job.moved, false, tile, sizes, span.first}, job.moved, rows, in);
     i64 o[MOST_AXES];
     for (int i = 0; i < p.rank; i++) o[i] = i == 0 ? of.from : 0;
     each_row(p, p.axes, tile, [&](i64, i64 n, i64, i64) {
@@ -168,8 +164,6 @@ template <class T> Outcome spread_by_tap(Job &job, i64 unit, Arena &arena) {
   i64 lowest = floor_div(i0 + lo - (taps - 1) * step, stride), highest = floor_div(i0 + n - 1 + lo, stride);
   i64 left = line ? most(0, base - lowest) : 0, right = line ? most(0, highest - (base + outs - 1)) : 0;
   Rows rows(p, sizes, left, right);
-  Slabs<T> dy(p, job.a, job.moved, false, sizes[p.rank - 1], p.rank == 1 ? span.first : 0);
-  dy.reserve(scratch);
   T *moved = scratch.take<T>(rows.rows * rows.width), *out = scratch.take<T>(n), *phase = scratch.take<T>(n + stride);
   I *index = scratch.take<I>(rows.rows * rows.width);
   Reach *reach = scratch.take<Reach>(p.taps), *spare = scratch.take<Reach>(p.taps);
@@ -183,7 +177,7 @@ template <class T> Outcome spread_by_tap(Job &job, i64 unit, Arena &arena) {
   for (int i = 1; i < p.rank; i++) after *= p.axes[i].outputs;
   for (i64 t = of.tile; t < of.tile + of.tiles; t++) {
     Part tile{t, 1, of.from, of.to};
-    fill_rows<T>(p, dy, rows, tile, sizes, span.first, moved);
+    fill_rows<T>({p, job.a, job.moved, false, tile, sizes, span.first}, job.moved, rows, moved);
     const char *winners = job.x.data + (t * outputs + span.first * after) * p.residual_bytes;
     for (i64 r = 0; r < rows.rows; r++) {
       I *to = index + r * rows.width;
@@ -317,19 +311,14 @@ template <class T> Outcome spread_by_output(Job &job, i64 unit, Arena &arena) {
   for (i64 t = of.tile; t < of.tile + of.tiles; t++) {
     Scratch scratch(arena);
     Part outs{t, 1, 0, p.axes[0].outputs};
-    i64 sizes[MOST_AXES], row = p.axes[p.rank - 1].outputs, results = p.lanes;
+    i64 sizes[MOST_AXES], results = p.lanes;
     for (int i = 0; i < p.rank; i++) sizes[i] = p.axes[i].outputs, results *= sizes[i];
-    Slabs<T> slabs(p, job.a, job.moved, false, row, 0);
-    slabs.reserve(scratch);
-    T *dy = scratch.take<T>(results);
+    T *room = scratch.take<T>(results);
     char *to = job.y.data + t * inputs * size;
     bool in_place = as_they_are<T>(job.moved, false);
-    T *dx = in_place ? reinterpret_cast<T *>(to) : scratch.take<T>(inputs), *next = dy;
+    T *dx = in_place ? reinterpret_cast<T *>(to) : scratch.take<T>(inputs);
     if (scratch.failed) return Outcome::no_memory;
-    walk(p, job.a, job.a, outs, sizes, 0, p.rank - 1, [&](i64 at, i64) {
-      slabs.each(slabs.at(at), [&](const T *from, i64 n, i64 first) { std::memcpy(next + first, from, size_t(n) * sizeof(T)); });
-      next += row * p.lanes;
-    });
+    const T *dy = Region<T>(p, job.a, job.moved, false, outs, sizes, 0).all(job.moved, false, room);
     std::memset(dx, 0, size_t(inputs) * sizeof(T));
     each_winner(p, outs, job.x.data + t * results * p.residual_bytes, strides, 1, scratch,
                 [&](i64 o, i64 position) { dx[position] += dy[o]; }, [](i64) {});

@@ -87,72 +87,81 @@ inline Span reads(const Axis &axis, i64 from, i64 to) {
   return s;
 }
 
-// Visits the rows of two arrays (or of one, twice) in row-major order: for each tile, each place of the first `outer` pooled
-// axes. visit(offset in a, offset in b), in bytes. sizes[0] runs from `from` on.
-template <class Visit>
-void walk(const Plan &p, const Array &a, const Array &b, const Part &part, const i64 *sizes, i64 from, int outer, Visit visit) {
-  const i64 *sa = a.strides + p.lead, *sb = b.strides + p.lead;
-  i64 rows = 1, at[MOST_AXES] = {0};
-  for (int i = 0; i < outer; i++) rows *= sizes[i];
-  i64 lead[MOST_AXES], lead_a = outer > 0 ? from * sa[0] : 0, lead_b = outer > 0 ? from * sb[0] : 0;
-  for (i64 i = p.lead - 1, rest = part.tile; i >= 0; i--) {
-    lead[i] = rest % p.sizes[i], rest /= p.sizes[i];
-    lead_a += lead[i] * a.strides[i], lead_b += lead[i] * b.strides[i];
+// Visits the rows of an array in row-major order: for each tile, each place of the first `outer` pooled axes, the first of
+// which runs from `from` on. visit(offset, rows, distance), in bytes, for rows that lie evenly apart.
+template <class Visit> void walk(const Plan &p, const Array &a, const Part &part, const i64 *sizes, i64 from, int outer, Visit visit) {
+  i64 n[MOST_AXES], strides[MOST_AXES], at[MOST_AXES], rows = 1, offset = outer > 0 ? from * a.strides[p.lead] : 0;
+  int d = 0;
+  auto add = [&](i64 size, i64 stride) {  // axes that can be walked as one are one
+    if (size == 1) return;
+    if (d > 0 && strides[d - 1] == size * stride) n[d - 1] *= size, strides[d - 1] = stride;
+    else n[d] = size, strides[d++] = stride;
+  };
+  for (int i = 0; i < p.lead; i++) add(p.sizes[i], a.strides[i]);
+  for (int i = 0; i < outer; i++) add(sizes[i], a.strides[p.lead + i]), rows *= sizes[i];
+  i64 left = part.tiles * rows;
+  if (left == 0) return;
+  if (d == 0) return visit(offset, i64(1), i64(0));
+  for (i64 i = d - 1, rest = part.tile * rows; i >= 0; i--) {
+    at[i] = rest % n[i], rest /= n[i];
+    offset += at[i] * strides[i];
   }
-  for (i64 t = 0; t < part.tiles; t++) {
-    i64 in_a = lead_a, in_b = lead_b;
-    for (int i = p.lead - 1; i >= 0; i--) {
-      lead_a += a.strides[i], lead_b += b.strides[i];
-      if (++lead[i] < p.sizes[i]) break;
-      lead_a -= lead[i] * a.strides[i], lead_b -= lead[i] * b.strides[i];
-      lead[i] = 0;
-    }
-    for (i64 r = 0; r < rows; r++) {
-      visit(in_a, in_b);
-      for (int i = outer - 1; i >= 0; i--) {
-        in_a += sa[i], in_b += sb[i];
-        if (++at[i] < sizes[i]) break;
-        in_a -= at[i] * sa[i], in_b -= at[i] * sb[i];
-        at[i] = 0;
-      }
+  while (left > 0) {
+    i64 run = least(left, n[d - 1] - at[d - 1]);
+    visit(offset, run, strides[d - 1]);
+    left -= run, at[d - 1] += run, offset += run * strides[d - 1];
+    for (int i = d - 1; i > 0 && at[i] == n[i]; i--) {
+      offset += strides[i - 1] - n[i] * strides[i];
+      at[i] = 0, at[i - 1]++;
     }
   }
 }
 
-// The slabs of an array that a first pass reads: the innermost pooled axis with its lanes, as T, in place if they can be.
-template <class T> struct Slabs {
+// Part of an array as numbers that are computed with: [tiles][sizes...][lanes], the first axis from `from` on.
+template <class T> struct Region {
   const Plan &plan;
   const Array &array;
-  Type type;
-  bool flip, direct;
-  i64 n, start;     // positions of the innermost axis, and the first of them
-  i64 row;          // distance between them, in elements
-  T *room = nullptr;
+  Part part;
+  const i64 *sizes;
+  i64 from, positions, row_bytes, elements;  // of the innermost axis; all
+  bool direct;  // whether rows lie in memory as they are computed with
 
-  Slabs(const Plan &p, const Array &a, Type t, bool flipped, i64 positions, i64 first)
-      : plan(p), array(a), type(t), flip(flipped), n(positions), start(first) {
+  Region(const Plan &p, const Array &a, Type type, bool flip, Part of, const i64 *extents, i64 first)
+      : plan(p), array(a), part(of), sizes(extents), from(first) {
     i64 along = a.strides[p.lead + p.rank - 1], lane = a.strides[p.lead + p.rank], size = sizeof(T);
-    direct = as_they_are<T>(t, flipped) && reinterpret_cast<uintptr_t>(a.data) % size == 0;
+    positions = sizes[p.rank - 1], elements = part.tiles * p.lanes;
+    for (int i = 0; i < p.rank; i++) elements *= sizes[i];
+    direct = as_they_are<T>(type, flip) && reinterpret_cast<uintptr_t>(a.data) % size == 0;
     for (int i = 0; i < p.lead + p.rank + 1; i++) direct = direct && a.strides[i] % size == 0;
-    direct = direct && (p.lanes > 1 ? lane == size : along == size || n == 1);
-    row = direct && p.lanes > 1 ? along / size : p.lanes;
+    direct = direct && (p.lanes > 1 ? lane == size : along == size || positions == 1);
   }
-  void reserve(Scratch &scratch) {
-    if (!direct) room = scratch.take<T>(n * plan.lanes);
+  i64 along() const { return array.strides[plan.lead + plan.rank - 1]; }
+  i64 row() const { return plan.lanes > 1 ? along() / i64(sizeof(T)) : 1; }  // distance of positions, where direct
+
+  // visit(pointer, rows, distance in bytes): a row is the innermost axis with its lanes
+  template <class Visit> void each(Visit visit) const {
+    i64 start = plan.rank == 1 ? from * along() : 0;
+    walk(plan, array, part, sizes, from, plan.rank - 1, [&](i64 offset, i64 rows, i64 distance) {
+      visit(array.data + offset + start, rows, distance);
+    });
   }
-  const T *at(i64 offset) const {
-    i64 along = array.strides[plan.lead + plan.rank - 1], lane = array.strides[plan.lead + plan.rank];
-    const char *from = array.data + offset + start * along;
-    if (direct) return reinterpret_cast<const T *>(from);
-    if (plan.lanes == 1) load_row<T>(type, from, along, room, n, flip);
-    else
-      for (i64 i = 0; i < n; i++) load_row<T>(type, from + i * along, lane, room + i * plan.lanes, plan.lanes, flip);
-    return room;
-  }
-  // visit(elements, number of them, which is first), for elements side by side
-  template <class Visit> void each(const T *slab, Visit visit) const {
-    if (row == plan.lanes) return visit(slab, n * plan.lanes, i64(0));
-    for (i64 i = 0; i < n; i++) visit(slab + i * row, plan.lanes, i * plan.lanes);
+  // All of it, side by side: in place, or copied into `room`.
+  const T *all(Type type, bool flip, T *room) const {
+    i64 n = positions * plan.lanes, lane = array.strides[plan.lead + plan.rank];
+    bool packed = direct && (plan.lanes == 1 || row() == plan.lanes), once = true;
+    const char *found = nullptr;
+    each([&](const char *, i64 rows, i64 distance) { packed = packed && once && (rows == 1 || distance == n * i64(sizeof(T))), once = false; });
+    T *next = room;
+    each([&](const char *at, i64 rows, i64 distance) {
+      if (!found) found = at;
+      if (packed) return;
+      for (i64 r = 0; r < rows; r++, at += distance, next += n) {
+        if (plan.lanes == 1) load_row<T>(type, at, along(), next, n, flip);
+        else
+          for (i64 i = 0; i < positions; i++) load_row<T>(type, at + i * along(), lane, next + i * plan.lanes, plan.lanes, flip);
+      }
+    });
+    return packed ? reinterpret_cast<const T *>(found) : room;
   }
 };
 
@@ -169,17 +178,15 @@ template <class Law> struct Passes {
   Part part;
   Span span;              // positions of the outermost axis that are read
   i64 sizes[MOST_AXES]{};  // positions an axis
-  int order[MOST_AXES]{};
+  const int32_t *order;   // of the folds
   To rooms[2]{}, block{};
   T *phases;
   To last;                // where the result goes, if not into a room
 
-  Passes(const Law &l, const Plan &p, const Axis *a, Part of) : law(l), plan(p), axes(a), part(of) {
+  Passes(const Law &l, const Plan &p, bool back, Part of) : law(l), plan(p), axes(back ? p.readers : p.axes), part(of) {
+    order = back ? p.order_back : p.order;
     span = reads(axes[0], part.from, part.to);
-    for (int i = 0; i < plan.rank; i++) {
-      sizes[i] = i == 0 ? span.last - span.first : axes[i].size;
-      order[i] = Law::ordered ? plan.order[i] : plan.rank - 1 - i;  // from the inside out, where any order will do
-    }
+    for (int i = 0; i < plan.rank; i++) sizes[i] = i == 0 ? span.last - span.first : axes[i].size;
     last.at[0] = nullptr;
   }
 
@@ -224,24 +231,37 @@ template <class Law> struct Passes {
     phases = widest ? scratch.take<T>(widest * PLANES) : nullptr;
   }
 
-  template <unsigned READ> void pass(const Step &step, To to, From from, i64 row) const {
+  // `pieces` inputs of a step, `from_step` elements apart
+  template <unsigned READ> void pass(const Step &step, To to, From from, i64 row, i64 pieces, i64 from_step) const {
     int i = step.axis;
     Folding<Law, READ>{law, axes[i], i == 0 ? part.from : 0, i == 0 ? part.to : axes[i].outputs, i == 0 ? span.first : 0,
-                       sizes[i], step.inside, row, plan.tap_steps[i], block, phases}.run(to, from);
+                       sizes[i], step.inside, row, plan.tap_steps[i], block, phases, pieces, from_step,
+                       outputs(i) * step.inside}.run(to, from);
   }
 
-  // first(give) calls give(piece, row) for the pieces of the first fold in order
+  // first(give) calls give(input, row, pieces, distance) for the inputs of the first fold in order
   template <unsigned READ, class First> To run(First first) const {
     To to{};
     each_step([&](int s, const Step &step) {
       To from = to;
       to = s == plan.rank - 1 && last.at[0] ? last : rooms[s % 2];
-      i64 n = outputs(step.axis) * step.inside, m = sizes[step.axis] * step.inside, b = 0;
-      if (s == 0) first([&](From piece, i64 row) { pass<READ>(step, to + b++ * n, piece, row); });
-      else
-        for (; b < step.before; b++) pass<ALL<Law>>(step, to + b * n, from + b * m, step.inside);
+      To next = to;
+      if (s > 0) return pass<ALL<Law>>(step, to, from, step.inside, step.before, sizes[step.axis] * step.inside);
+      first([&](From input, i64 row, i64 pieces, i64 distance) {
+        pass<READ>(step, next, input, row, pieces, distance);
+        next = next + pieces * outputs(step.axis) * step.inside;
+      });
     });
     return to;
+  }
+  // the same, from states that lie side by side
+  template <unsigned READ> To run_packed(From input) const {
+    return run<READ>([&](auto give) {
+      i64 pieces = part.tiles, row = plan.lanes;
+      for (int i = 0; i < order[0]; i++) pieces *= sizes[i];
+      for (int i = order[0] + 1; i < plan.rank; i++) row *= sizes[i];
+      give(input, row, pieces, row * sizes[order[0]]);
+    });
   }
 };
 

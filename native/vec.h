@@ -32,11 +32,20 @@ template <class T> using Int = typename Integer<sizeof(T)>::type;
 template <class T, int BYTES> struct VectorOf {
   typedef T type __attribute__((vector_size(BYTES)));
 };
+template <class T> struct VectorOf<T, int(sizeof(T))> {
+  using type = T;  // a number is a vector of one lane
+};
 template <class T> using Vec = typename VectorOf<T, WIDTH>::type;
-template <class T> using Small = typename VectorOf<T, 16>::type;   // for short rows
-template <class T> using One = typename VectorOf<T, sizeof(T)>::type;  // for what is left over
+template <class T> using Small = typename VectorOf<T, 16>::type;  // for short rows
+template <class T> using One = T;                                 // for what is left over
 
-template <class X> using Element = std::remove_cvref_t<decltype(std::declval<X>()[0])>;
+template <class X, bool = std::is_arithmetic_v<X>> struct ElementOf {
+  using type = std::remove_cvref_t<decltype(std::declval<X>()[0])>;
+};
+template <class X> struct ElementOf<X, true> {
+  using type = X;
+};
+template <class X> using Element = typename ElementOf<X>::type;
 template <class X> constexpr int LANES = int(sizeof(X) / sizeof(Element<X>));
 template <class X, class T> using Same = typename VectorOf<T, int(sizeof(X))>::type;  // T's in as many bytes
 template <class X> using Ints = Same<X, Int<Element<X>>>;
@@ -47,9 +56,17 @@ template <class X> INLINE X load(const Element<X> *p) {
   return v;
 }
 template <class X> INLINE void save(Element<X> *p, X v) { __builtin_memcpy(p, &v, sizeof v); }
-template <class X> INLINE X splat(Element<X> e) { return e - X{}; }
-template <class X> INLINE Ints<X> bits(X v) { return (Ints<X>)v; }
+template <class X> INLINE X splat(Element<X> e) {
+  if constexpr (LANES<X> == 1) return e;
+  else return e - X{};
+}
+template <class X> INLINE Ints<X> bits(X v) { return __builtin_bit_cast(Ints<X>, v); }
+template <class X> INLINE X from_bits(Ints<X> v) { return __builtin_bit_cast(X, v); }
 template <class X> INLINE X choose(Ints<X> mask, X a, X b) { return mask ? a : b; }
+template <class X> INLINE X rounded(Ints<X> v) {
+  if constexpr (LANES<X> == 1) return X(v);
+  else return __builtin_convertvector(v, X);
+}
 
 // p[0], p[2], p[4], ...: the even elements from p, then the odd ones of a load that ends at the last element needed
 template <class X, size_t... I> INLINE X every_second(const Element<X> *p, std::index_sequence<I...>) {
@@ -131,7 +148,7 @@ template <class X> INLINE X exp_negative(X x) {
   constexpr Series<T> series;
   X sum = splat<X>(series.inverse_factorial[F::exp_terms]);
   for (int i = F::exp_terms - 1; i >= 0; i--) sum = sum * r + series.inverse_factorial[i];
-  X scale = (X)((bits(shifted) - bits(magic) + F::bias) << F::fraction);
+  X scale = from_bits<X>((bits(shifted) - bits(magic) + F::bias) << F::fraction);
   X result = choose<X>(x < F::least, X{}, sum * scale);
   return choose<X>(x != x, x, result);
 }
@@ -143,8 +160,7 @@ template <class X> INLINE X log_positive(X x) {
   using I = Ints<X>;
   constexpr Int<T> ROOT = sizeof(T) == 4 ? Int<T>(0x3f3504f3) : Int<T>(0x3fe6a09e667f3bcdLL);  // sqrt(1/2)
   I e = (bits(x) - ROOT) >> F::fraction;
-  X m = (X)(bits(x) - (e << F::fraction));
-  X power = __builtin_convertvector(e, X);
+  X m = from_bits<X>(bits(x) - (e << F::fraction)), power = rounded<X>(e);
   X u = (m - 1) / (m + 1), square = u * u;
   constexpr Series<T> series;
   X sum = splat<X>(series.inverse_odd[F::log_terms - 1]);
