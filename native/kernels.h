@@ -11,16 +11,17 @@ namespace ndpool {
 using i64 = int64_t;
 
 // Output o reads first[o], first[o] + step, ...: length[o] positions of [0, size). Without clipping it would begin at
-// start[o]. It counts count[o] positions. Between `whole_from` and `whole_to` windows repeat: output q * phases + r reads
-// the same number of positions for every q, and `stride` further on for the next q.
+// start[o] and read taps[o]. It counts count[o] positions. Between `whole_from` and `whole_to` windows repeat: output
+// q * phases + r reads the same number of positions for every q, and `stride` further on for the next q.
 struct Axis {
   i64 size, outputs, step, longest;  // longest: the most taps of any output
-  i64 longest_unclipped;             // taps of the largest window before clipping
+  i64 most_taps;                     // before clipping
   i64 phases, stride, whole_from, whole_to;
   bool slides;   // start[o] = o * stride - lo for every output
   bool doubles;  // long windows that overlap: merge blocks of 2, 4, 8, ... positions rather than tap by tap
   bool lines;    // long windows that hardly do: merge many taps side by side
-  const i64 *first, *length, *start, *count;
+  bool gaps;     // some output reads nothing
+  const i64 *first, *length, *start, *count, *taps;
 };
 
 enum class Law : int32_t { max, sum, smooth_max, lp };  // min is max, and beta < 0 is beta > 0, of the flipped input

@@ -137,10 +137,15 @@ template <class Law> Outcome winners(const Law &law, Job &job, i64 unit, Arena &
   Scratch scratch(arena);
   Part of = part(p, false, unit);
   Passes<Law> passes(law, p, false, of);
+  i64 at = dense_offset(p, of, false), n = passes.results(), size = size_of(p.type);
+  bool in_place = as_they_are<T>(p.type, p.flip) && !p.stream_y;
+  if (in_place) {
+    passes.last.at[0] = reinterpret_cast<T *>(job.y.data + at * size);
+    passes.last.at[1] = scratch.take<T>(n);
+  }
   auto states = fold(law, passes, job, scratch);
   if (scratch.failed) return Outcome::no_memory;
-  i64 at = dense_offset(p, of, false), n = passes.results(), size = size_of(p.type);
-  deliver<T>(job.y.data + at * size, p.type, states.at[0], n, p.flip, p.stream_y);
+  if (!in_place) deliver<T>(job.y.data + at * size, p.type, states.at[0], n, p.flip, p.stream_y);
   if (p.empty) clear_empty(p, p.axes, of, job.y.data + at * size, size);
   if (p.stream_y) settle_streams();
   if (job.mode == Mode::forward) return Outcome::done;

@@ -75,7 +75,7 @@ bool ints(PyObject *sequence, std::vector<i64> &to) {
 void destroy(PyObject *capsule) { delete static_cast<OwnedPlan *>(PyCapsule_GetPointer(capsule, "ndpool.plan")); }
 
 // plan(law, ties, ignore_nan, flip, mean, type, parameter, divisor, lanes, order, lead_sizes, folds, tap_steps,
-//      position_steps, axes); an axis is (size, outputs, step, taps before clipping, bytes of its four vectors)
+//      position_steps, axes); an axis is (size, outputs, step, bytes of its vectors)
 PyObject *make_plan(PyObject *, PyObject *args) {
   int law, ties, ignore_nan, flip, mean, type, stream_y, stream_x;
   double parameter;
@@ -103,19 +103,19 @@ PyObject *make_plan(PyObject *, PyObject *args) {
     for (Py_ssize_t i = 0; i < rank; i++) {
       p.order[i] = int32_t(first[size_t(i)]), p.tap_steps[i] = taps[size_t(i)], p.position_steps[i] = steps[size_t(i)];
       PyObject *axis = PySequence_GetItem(axes, i);
-      long long f[4];
+      long long f[3];
       const char *bytes;
       Py_ssize_t length;
-      bool ok = axis && PyArg_ParseTuple(axis, "LLLLy#", f, f + 1, f + 2, f + 3, &bytes, &length);
-      if (ok && length == Py_ssize_t(4 * f[1] * 8)) {
+      bool ok = axis && PyArg_ParseTuple(axis, "LLLy#", f, f + 1, f + 2, &bytes, &length);
+      if (ok && length == Py_ssize_t(5 * f[1] * 8)) {
         OwnedAxis one;
-        one.axis.size = f[0], one.axis.outputs = f[1], one.axis.step = f[2], one.axis.longest_unclipped = f[3];
-        one.vectors.resize(size_t(4 * f[1]));
+        one.axis.size = f[0], one.axis.outputs = f[1], one.axis.step = f[2];
+        one.vectors.resize(size_t(5 * f[1]));
         if (length) std::memcpy(one.vectors.data(), bytes, size_t(length));
         owned->axes.push_back(std::move(one));
       } else if (ok) {
         ok = false;
-        PyErr_SetString(PyExc_ValueError, "an axis has four vectors, a number for each output");
+        PyErr_SetString(PyExc_ValueError, "an axis has five vectors, a number for each output");
       }
       Py_XDECREF(axis);
       if (!ok) return nullptr;

@@ -15,7 +15,7 @@ constexpr i64 DIRECT = 8;          // windows up to that many taps are never wor
 constexpr i64 LINE = 16;           // windows from that many taps on are worth merging side by side
 constexpr i64 PAST_CACHES = 12 << 20;  // bytes of a result that would only push others out of the caches
 
-// The four vectors of an axis, by output, one after another: first, length, start, count.
+// The vectors of an axis, by output, one after another: first, length, start, count, taps.
 struct OwnedAxis {
   Axis axis{};
   std::vector<i64> vectors;
@@ -25,6 +25,7 @@ struct OwnedAxis {
     axis.length = axis.first + axis.outputs;
     axis.start = axis.length + axis.outputs;
     axis.count = axis.start + axis.outputs;
+    axis.taps = axis.count + axis.outputs;
   }
 
   // The longest run around the middle in which windows repeat every `phases` outputs.
@@ -50,8 +51,11 @@ struct OwnedAxis {
 
   void measure() {
     Axis &a = axis;
-    a.longest = 0;
-    for (i64 o = 0; o < a.outputs; o++) a.longest = std::max(a.longest, a.length[o]);
+    a.longest = a.most_taps = 0, a.gaps = false;
+    for (i64 o = 0; o < a.outputs; o++) {
+      a.longest = std::max(a.longest, a.length[o]), a.most_taps = std::max(a.most_taps, a.taps[o]);
+      a.gaps = a.gaps || a.length[o] == 0;
+    }
   }
 
   // `moves`: positions that the window moves on for the next output, as the window alone says it
@@ -63,21 +67,33 @@ struct OwnedAxis {
   }
 };
 
-// Which outputs read each position: the readers of a position are evenly spaced, so they are an axis again.
+// Which outputs read each position. The readers of a position are evenly spaced, so they are an axis again; where windows
+// slide, a position has the readers that the one `stride` before it has, one further on.
 inline OwnedAxis transpose(const Axis &a) {
   OwnedAxis t;
-  t.axis.size = a.outputs, t.axis.outputs = a.size, t.axis.step = 1;
-  t.vectors.assign(size_t(4 * a.size), 0);
-  t.point();
-  i64 *first = t.vectors.data(), *length = first + a.size;
+  i64 n = a.size, last = a.most_taps - 1;
+  t.axis.size = a.outputs, t.axis.outputs = n, t.axis.step = a.slides ? a.step / std::gcd(a.step, a.stride) : 1;
+  t.vectors.assign(size_t(5 * n), 0);
+  i64 *first = t.vectors.data(), *length = first + n, *start = length + n, *count = start + n, *taps = count + n;
   for (i64 o = 0; o < a.outputs; o++)
-    for (i64 k = 0; k < a.length[o]; k++) {
-      i64 i = a.first[o] + k * a.step;
-      if (length[i]++ == 0) first[i] = o;
-      else if (length[i] == 2) t.axis.step = o - first[i];
+    for (i64 k = 0; k < a.length[o]; k++)
+      if (i64 i = a.first[o] + k * a.step; length[i]++ == 0) first[i] = o;
+  std::copy(length, length + n, count);
+  std::copy(first, first + n, start);
+  std::copy(length, length + n, taps);
+  if (a.slides)
+    for (i64 i = 0; i < n; i++) {
+      if (i >= a.stride) {
+        taps[i] = taps[i - a.stride], start[i] = start[i - a.stride] + 1;
+        continue;
+      }
+      taps[i] = 0;
+      for (i64 k = last; k >= 0; k--) {
+        i64 ahead = i - a.start[0] - k * a.step, o = ahead >= 0 ? ahead / a.stride : -((a.stride - 1 - ahead) / a.stride);
+        if (ahead != o * a.stride) continue;
+        if (taps[i]++ == 0) start[i] = o;
+      }
     }
-  std::copy(first, first + a.size, length + a.size);               // start
-  std::copy(length, length + a.size, length + 2 * a.size);         // count
   t.axis.slides = false;
   return t;
 }
@@ -101,15 +117,15 @@ struct OwnedPlan {
       a.slides = true;
       i64 moves = a.outputs > 1 ? a.start[1] - a.start[0] : 1;
       for (i64 o = 1; o < a.outputs; o++) a.slides = a.slides && a.start[o] == a.start[0] + o * moves;
-      if (a.slides) a.stride = std::max<i64>(moves, 1);
+      if (a.slides) slide(a, std::max<i64>(moves, 1));
       // uneven bins overlap by less than they move on
-      owned.decide(a.longest_unclipped, a.slides && a.outputs > 1 ? moves : a.longest_unclipped);
+      owned.decide(a.most_taps, a.slides && a.outputs > 1 ? moves : a.most_taps);
       for (i64 o = 0; o < a.outputs; o++) {
         p.even = p.even && a.count[o] == a.count[0];
         p.padded = p.padded || a.count[o] != a.length[o];
         p.empty = p.empty || a.count[o] == 0;
       }
-      p.taps *= std::max<i64>(a.longest_unclipped, 1);
+      p.taps *= std::max<i64>(a.most_taps, 1);
       readers.push_back(transpose(a));
     }
     for (size_t i = 0; i < axes.size(); i++) {
@@ -118,11 +134,9 @@ struct OwnedPlan {
       t.point();
       t.measure();
       t.find_runs(a.slides ? a.stride : 1);
-      if (t.axis.phases > 1 && t.axis.stride != 1) t.axis.whole_from = t.axis.whole_to = 0;
-      i64 taps = a.slides ? (a.longest_unclipped + a.stride - 1) / a.stride : t.axis.longest;
-      for (i64 o = 0; o < t.axis.outputs; o++) p.unread = p.unread || t.axis.length[o] == 0;
-      t.axis.longest_unclipped = t.axis.longest;
-      t.decide(std::max(taps, t.axis.longest), 1);
+      if (a.slides) slide(t.axis, 1);
+      p.unread = p.unread || t.axis.gaps;
+      t.decide(t.axis.longest > 1 && a.slides ? t.axis.most_taps : 1, 1);
       flat_axes.push_back(a);
       flat_readers.push_back(t.axis);
     }
@@ -143,6 +157,12 @@ struct OwnedPlan {
     cut();
   }
 
+  // windows move on by `stride` a period, whatever clipping made of their firsts
+  static void slide(Axis &a, i64 stride) {
+    if (a.stride != stride) a.whole_from = a.whole_to = 0;
+    a.stride = stride;
+  }
+
   void cut() {
     Plan &p = plan;
     i64 in = p.lanes, out = p.lanes, tile_in, tile_out;
@@ -150,7 +170,7 @@ struct OwnedPlan {
     const Axis &a = p.axes[0];
     tile_in = in * a.size, tile_out = out * a.outputs;
     i64 moves = a.outputs > 0 ? std::max<i64>(1, a.size / std::max<i64>(1, a.outputs)) : 1;
-    i64 reach = std::max<i64>(1, a.longest_unclipped * a.step);  // positions that two bands may share
+    i64 reach = std::max<i64>(1, a.most_taps * a.step);  // positions that two bands may share
     i64 rows = std::max({i64(1), UNIT / std::max<i64>(1, std::max(in, out / moves)), 4 * reach});
     p.band = std::max<i64>(1, rows / moves);
     p.band_back = std::max(rows, 8 * reach);

@@ -14,19 +14,22 @@ inline bool tap_by_tap(const Plan &p) {
   return slides;
 }
 
+// visit(R{}) with the type of a residual
+template <class Visit> INLINE void with_residual(const Plan &p, Visit visit) {
+  switch (p.residual_bytes) {
+    case 1: return visit(uint8_t());
+    case 2: return visit(uint16_t());
+    case 4: return visit(uint32_t());
+    default: return visit(uint64_t());
+  }
+}
+
 // Residuals of n outputs as integers of the width of T.
 template <class T> void load_residual(const Plan &p, const char *from, Int<T> *to, i64 n) {
-  auto go = [&](auto kind) {
-    using R = decltype(kind);
-    const R *r = reinterpret_cast<const R *>(from);
+  with_residual(p, [&](auto kind) {
+    const auto *r = reinterpret_cast<const decltype(kind) *>(from);
     for (i64 i = 0; i < n; i++) to[i] = Int<T>(r[i]);
-  };
-  switch (p.residual_bytes) {
-    case 1: return go(uint8_t());
-    case 2: return go(uint16_t());
-    case 4: return go(uint32_t());
-    default: return go(uint64_t());
-  }
+  });
 }
 
 // Rows of an array laid out with room at both ends: [places of the outer axes][left + n + right].
@@ -44,40 +47,92 @@ struct Rows {
   }
 };
 
-// One way to reach a row from another: which row, and which tap that is.
+// One tile's part of an array, each row with room at both ends: in place, if there is none.
+template <class T> const T *fill_rows(const Region<T> &region, Type type, const Rows &rows, T *to) {
+  const Plan &p = region.plan;
+  if (rows.width == rows.n) return region.all(type, false, to);
+  T *next = to;
+  i64 lines = p.lanes > 1 ? region.positions : 1, step = p.lanes > 1 ? region.array.strides[p.lead + p.rank] : region.along();
+  region.each([&](const char *at, i64 count, i64 distance) {
+    for (i64 r = 0; r < count; r++, at += distance)
+      for (i64 i = 0; i < lines; i++, next += rows.width) {
+        for (i64 j = 0; j < rows.left; j++) next[j] = 0;
+        load_row<T>(type, at + i * region.along(), step, next + rows.left, rows.n, false);
+        for (i64 j = rows.left + rows.n; j < rows.width; j++) next[j] = 0;
+      }
+  });
+  return to;
+}
+
+// One way to reach a row from another: how far on it lies, and which tap that is.
 struct Reach {
   i64 row, tap;
 };
 
-// The combinations of the outer axes' choices. choices(i, visit) calls visit(row, tap) for axis i.
-template <class Choices> i64 combine(int outer, Reach *to, Reach *spare, Choices choices) {
-  i64 found = 1;
-  to[0] = {0, 0};
-  for (int i = 0; i < outer; i++) {
-    i64 more = 0;
-    for (i64 f = 0; f < found; f++)
-      choices(i, [&](i64 row, i64 tap) { spare[more++] = {to[f].row + row, to[f].tap + tap}; });
-    found = more;
-    for (i64 f = 0; f < found; f++) to[f] = spare[f];
+// For the places of a unit along its outer axes, in row-major order: every way to the rows that matter to them.
+struct Reaches {
+  int outer = 0;
+  i64 from[MOST_AXES], to[MOST_AXES], at[MOST_AXES];
+  i64 *ends[MOST_AXES];
+  Reach *ways[MOST_AXES], *found = nullptr;
+  i64 count = 0;
+
+  // ways(axis, place, visit) calls visit(row, tap) for one axis
+  template <class Ways> Reaches(const Plan &p, int n, const i64 *first, const i64 *last, Scratch &scratch, Ways each) : outer(n) {
+    Reach *room = outer != 1 ? scratch.take<Reach>(most(p.taps, 1)) : nullptr;
+    for (int i = 0; i < outer; i++) {
+      from[i] = at[i] = first[i], to[i] = last[i];
+      ends[i] = scratch.take<i64>(to[i] - from[i] + 1);
+      ways[i] = scratch.take<Reach>((to[i] - from[i]) * most(p.axes[i].most_taps, 1));
+      if (scratch.failed) return;
+      i64 filled = 0;
+      for (i64 place = from[i]; place < to[i]; place++) {
+        ends[i][place - from[i]] = filled;
+        each(i, place, [&](i64 row, i64 tap) { ways[i][filled++] = {row, tap}; });
+      }
+      ends[i][to[i] - from[i]] = filled;
+    }
+    found = room;
   }
-  return found;
-}
+
+  i64 places() const {
+    i64 n = 1;
+    for (int i = 0; i < outer; i++) n *= to[i] - from[i];
+    return n;
+  }
+
+  // Sets `found` and `count` for the place at hand, and goes on to the next.
+  void next() {
+    if (outer == 0) {
+      found[0] = {0, 0}, count = 1;
+      return;
+    }
+    i64 o = at[0] - from[0];
+    if (outer == 1) {
+      found = ways[0] + ends[0][o], count = ends[0][o + 1] - ends[0][o];
+      at[0] = at[0] + 1 < to[0] ? at[0] + 1 : from[0];
+      return;
+    }
+    count = 0;
+    product(0, {0, 0});
+    for (int i = outer - 1; i >= 0; i--) {
+      if (++at[i] < to[i]) break;
+      at[i] = from[i];
+    }
+  }
+
+ private:
+  void product(int i, Reach sum) {
+    i64 o = at[i] - from[i];
+    for (i64 w = ends[i][o]; w < ends[i][o + 1]; w++) {
+      Reach way{sum.row + ways[i][w].row, sum.tap + ways[i][w].tap};
+      if (i + 1 < outer) product(i + 1, way);
+      else found[count++] = way;
+    }
+  }
+};
 
 INLINE i64 floor_div(i64 a, i64 b) { return a >= 0 ? a / b : -((b - 1 - a) / b); }
-
-// One tile's part of an array, each row with room at both ends.
-template <class T> void fill_rows(const Region<T> &region, Type type, const Rows &rows, T *to) {
-  const Plan &p = region.plan;
-  i64 lines = p.lanes > 1 ? region.positions : 1, step = p.lanes > 1 ? region.array.strides[p.lead + p.rank] : region.along();
-  region.each([&](const char *at, i64 count, i64 distance) {
-    for (i64 r = 0; r < count; r++, at += distance)
-      for (i64 i = 0; i < lines; i++, to += rows.width) {
-        for (i64 j = 0; j < rows.left; j++) to[j] = 0;
-        load_row<T>(type, at + i * region.along(), step, to + rows.left, rows.n, false);
-        for (i64 j = rows.left + rows.n; j < rows.width; j++) to[j] = 0;
-      }
-  });
-}
 
 template <class T> Outcome pick_by_tap(Job &job, i64 unit, Arena &arena) {
   using I = Int<T>;
@@ -85,48 +140,50 @@ template <class T> Outcome pick_by_tap(Job &job, i64 unit, Arena &arena) {
   Scratch scratch(arena);
   Part of = part(p, false, unit);
   Span span = reads(p.axes[0], of.from, of.to);
-  bool line = p.lanes == 1;
+  bool line = p.lanes == 1, single = line && p.rank == 1;  // single: bands are cut along the rows themselves
   const Axis &inner = p.axes[p.rank - 1];
-  i64 sizes[MOST_AXES];
-  for (int i = 0; i < p.rank; i++) sizes[i] = i == 0 ? span.last - span.first : p.axes[i].size;
-  i64 base = line && p.rank == 1 ? span.first : 0, o0 = line && p.rank == 1 ? of.from : 0;
-  i64 outs = line ? (p.rank == 1 ? of.to - of.from : inner.outputs) : p.lanes;
-  i64 taps = line ? inner.longest_unclipped : 1, stride = line ? inner.stride : 1, tap_step = p.tap_steps[p.rank - 1];
+  i64 sizes[MOST_AXES], first[MOST_AXES], last[MOST_AXES];
+  for (int i = 0; i < p.rank; i++) {
+    sizes[i] = i == 0 ? span.last - span.first : p.axes[i].size;
+    first[i] = i == 0 ? of.from : 0, last[i] = i == 0 ? of.to : p.axes[i].outputs;
+  }
+  i64 base = single ? span.first : 0, o0 = single ? of.from : 0;
+  i64 n = line ? last[p.rank - 1] - first[p.rank - 1] : p.lanes;
+  i64 taps = line ? inner.most_taps : 1, stride = line ? inner.stride : 1, tap_step = p.tap_steps[p.rank - 1];
   i64 left = line ? most(0, base - inner.start[o0]) : 0;
-  i64 end = line ? inner.start[o0] + (outs - 1) * stride + (taps - 1) * inner.step + 1 : 0;
+  i64 end = line ? inner.start[o0] + (n - 1) * stride + (taps - 1) * inner.step + 1 : 0;
   i64 right = line ? most(0, end - (base + sizes[p.rank - 1])) : 0;
   Rows rows(p, sizes, left, right);
-  T *in = scratch.take<T>(rows.rows * rows.width), *out = scratch.take<T>(outs);
-  I *index = scratch.take<I>(outs);
-  Reach *reach = scratch.take<Reach>(p.taps), *spare = scratch.take<Reach>(p.taps);
+  Reaches reaches(p, rows.outer, first, last, scratch, [&](int i, i64 o, auto visit) {
+    const Axis &axis = p.axes[i];
+    i64 skipped = (axis.first[o] - axis.start[o]) / axis.step, begin = axis.first[o] - (i == 0 ? span.first : 0);
+    for (i64 k = 0; k < axis.length[o]; k++)
+      visit((begin + k * axis.step) * rows.steps[i] * rows.width, (skipped + k) * p.tap_steps[i]);
+  });
+  T *room = scratch.take<T>(rows.rows * rows.width), *out = scratch.take<T>(n);
+  I *index = scratch.take<I>(n);
   if (scratch.failed) return Outcome::no_memory;
   i64 origin = line ? inner.start[o0] - base + left : 0;  // where the first output's first tap lies in a row
-  i64 size = size_of(job.moved), offset = dense_offset(p, of, false);
-  for (i64 t = 0; t < of.tiles; t++) {
-    Part tile{of.tile + t, 1, of.from, of.to};
-    fill_rows<T>({p, job.a, job.moved, false, tile, sizes, span.first}, job.moved, rows, in);
-    i64 o[MOST_AXES];
-    for (int i = 0; i < p.rank; i++) o[i] = i == 0 ? of.from : 0;
-    each_row(p, p.axes, tile, [&](i64, i64 n, i64, i64) {
-      i64 found = combine(rows.outer, reach, spare, [&](int i, auto visit) {
-        const Axis &axis = p.axes[i];
-        i64 skipped = (axis.first[o[i]] - axis.start[o[i]]) / axis.step, begin = axis.first[o[i]] - (i == 0 ? span.first : 0);
-        for (i64 k = 0; k < axis.length[o[i]]; k++)
-          visit((begin + k * axis.step) * rows.steps[i], (skipped + k) * p.tap_steps[i]);
-      });
+  i64 size = size_of(job.moved), offset = dense_offset(p, of, false), places = reaches.places();
+  bool in_place = as_they_are<T>(job.moved, false);
+  for (i64 t = of.tile; t < of.tile + of.tiles; t++) {
+    const T *in = fill_rows<T>({p, job.a, job.moved, false, {t, 1, of.from, of.to}, sizes, span.first}, job.moved, rows, room);
+    for (i64 place = 0; place < places; place++, offset += n) {
+      reaches.next();
       load_residual<T>(p, job.x.data + offset * p.residual_bytes, index, n);
+      T *to = in_place ? reinterpret_cast<T *>(job.y.data) + offset : out;
       auto go = [&](auto fixed) {
         constexpr int STRIDE = decltype(fixed)::value;
         auto body = [&](auto kind, i64 j) INLINE_LAMBDA {
           using X = decltype(kind);
           Ints<X> winner = load<Ints<X>>(index + j);
           X acc{};
-          for (i64 f = 0; f < found; f++) {
-            const T *row = in + reach[f].row * rows.width + origin + j * stride;
+          for (i64 f = 0; f < reaches.count; f++) {
+            const T *row = in + reaches.found[f].row + origin + j * stride;
             for (i64 k = 0; k < taps; k++)
-              acc = choose<X>(winner == I(reach[f].tap + k * tap_step), load<X, STRIDE>(row + k * inner.step), acc);
+              acc = choose<X>(winner == I(reaches.found[f].tap + k * tap_step), load<X, STRIDE>(row + k * inner.step), acc);
           }
-          save<X>(out + j, acc);
+          save<X>(to + j, acc);
         };
         if constexpr (STRIDE != 0) each_vector<T>(n, body);
         else
@@ -135,13 +192,8 @@ template <class T> Outcome pick_by_tap(Job &job, i64 unit, Arena &arena) {
       if (stride == 1) go(std::integral_constant<int, 1>());
       else if (stride == 2) go(std::integral_constant<int, 2>());
       else go(std::integral_constant<int, 0>());
-      deliver<T>(job.y.data + offset * size, job.moved, out, n, false, false);
-      offset += n;
-      for (int i = rows.outer - 1; i >= 0; i--) {
-        if (++o[i] < (i == 0 ? of.to : p.axes[i].outputs)) break;
-        o[i] = i == 0 ? of.from : 0;
-      }
-    });
+      if (!in_place) store_row<T>(job.moved, job.y.data + offset * size, out, n, false);
+    }
   }
   return Outcome::done;
 }
@@ -152,86 +204,86 @@ template <class T> Outcome spread_by_tap(Job &job, i64 unit, Arena &arena) {
   Scratch scratch(arena);
   Part of = part(p, true, unit);
   Span span = reads(p.readers[0], of.from, of.to);  // outputs that read the band
-  bool line = p.lanes == 1;
+  bool line = p.lanes == 1, single = line && p.rank == 1;
   const Axis &inner = p.axes[p.rank - 1];
-  i64 sizes[MOST_AXES];
-  for (int i = 0; i < p.rank; i++) sizes[i] = i == 0 ? span.last - span.first : p.axes[i].outputs;
-  i64 base = line && p.rank == 1 ? span.first : 0, i0 = line && p.rank == 1 ? of.from : 0;  // first output, first input
-  i64 n = line ? (p.rank == 1 ? of.to - of.from : inner.size) : p.lanes;
-  i64 taps = line ? inner.longest_unclipped : 1, stride = line ? inner.stride : 1, step = line ? inner.step : 0;
+  i64 sizes[MOST_AXES], first[MOST_AXES], last[MOST_AXES], outputs = p.lanes, after = p.lanes;
+  for (int i = 0; i < p.rank; i++) {
+    sizes[i] = i == 0 ? span.last - span.first : p.axes[i].outputs;
+    first[i] = i == 0 ? of.from : 0, last[i] = i == 0 ? of.to : p.axes[i].size;
+    outputs *= p.axes[i].outputs;
+    if (i > 0) after *= p.axes[i].outputs;
+  }
+  i64 base = single ? span.first : 0, i0 = single ? of.from : 0;  // first output, first input
+  i64 n = line ? last[p.rank - 1] - first[p.rank - 1] : p.lanes;
+  i64 taps = line ? inner.most_taps : 1, stride = line ? inner.stride : 1, step = line ? inner.step : 0;
   i64 lo = line ? -inner.start[0] : 0, outs = line ? sizes[p.rank - 1] : p.lanes;
   // input i is tap k of output (i + lo - k step) / stride, where that divides
   i64 lowest = floor_div(i0 + lo - (taps - 1) * step, stride), highest = floor_div(i0 + n - 1 + lo, stride);
   i64 left = line ? most(0, base - lowest) : 0, right = line ? most(0, highest - (base + outs - 1)) : 0;
   Rows rows(p, sizes, left, right);
-  T *moved = scratch.take<T>(rows.rows * rows.width), *out = scratch.take<T>(n), *phase = scratch.take<T>(n + stride);
-  I *index = scratch.take<I>(rows.rows * rows.width);
-  Reach *reach = scratch.take<Reach>(p.taps), *spare = scratch.take<Reach>(p.taps);
-  i64 *shift = scratch.take<i64>(taps), *which = scratch.take<i64>(taps);
-  if (scratch.failed) return Outcome::no_memory;
-  i64 size = size_of(job.moved), offset = dense_offset(p, of, true);
-  i64 outputs = p.lanes, inputs = 1;
-  for (int i = 0; i < p.rank; i++) outputs *= p.axes[i].outputs;
-  for (int i = 0; i < rows.outer; i++) inputs *= i == 0 ? of.to - of.from : p.axes[i].size;
-  i64 after = p.lanes;
-  for (int i = 1; i < p.rank; i++) after *= p.axes[i].outputs;
-  for (i64 t = of.tile; t < of.tile + of.tiles; t++) {
-    Part tile{t, 1, of.from, of.to};
-    fill_rows<T>({p, job.a, job.moved, false, tile, sizes, span.first}, job.moved, rows, moved);
-    const char *winners = job.x.data + (t * outputs + span.first * after) * p.residual_bytes;
-    for (i64 r = 0; r < rows.rows; r++) {
-      I *to = index + r * rows.width;
-      for (i64 j = 0; j < rows.left; j++) to[j] = -1;
-      load_residual<T>(p, winners + r * rows.n * p.residual_bytes, to + rows.left, rows.n);
-      for (i64 j = rows.left + rows.n; j < rows.width; j++) to[j] = -1;
+  Reaches reaches(p, rows.outer, first, last, scratch, [&](int i, i64 at, auto visit) {
+    const Axis &axis = p.readers[i];
+    for (i64 k = 0; k < axis.length[at]; k++) {
+      i64 o = axis.first[at] + k * axis.step, tap = (at - p.axes[i].start[o]) / p.axes[i].step;
+      visit((o - (i == 0 ? span.first : 0)) * rows.steps[i] * rows.width, tap * p.tap_steps[i]);
     }
-    i64 at[MOST_AXES];
-    for (int i = 0; i < p.rank; i++) at[i] = i == 0 ? of.from : 0;
-    for (i64 r = 0; r < inputs; r++) {
-      i64 found = combine(rows.outer, reach, spare, [&](int i, auto visit) {
-        const Axis &axis = p.readers[i];
-        i64 begin = axis.first[at[i]];
-        for (i64 k = 0; k < axis.length[at[i]]; k++) {
-          i64 o = begin + k * axis.step, tap = (at[i] - p.axes[i].start[o]) / p.axes[i].step;
-          visit((o - (i == 0 ? span.first : 0)) * rows.steps[i], tap * p.tap_steps[i]);
-        }
-      });
-      i64 filled = 0;
-      for (i64 residue = 0; residue < stride; residue++) {  // inputs i0 + residue, + stride, ...
-        i64 few = 0, count = n > residue ? (n - residue + stride - 1) / stride : 0;
-        for (i64 k = 0; k < taps; k++) {
-          i64 o = i0 + residue + lo - k * step;
-          if (o - floor_div(o, stride) * stride == 0) shift[few] = floor_div(o, stride) - base + left, which[few++] = k * p.tap_steps[p.rank - 1];
-        }
-        T *to = stride == 1 ? out : phase + filled;
-        each_vector<T>(count, [&](auto kind, i64 j) INLINE_LAMBDA {
-          using X = decltype(kind);
-          X acc{};
-          for (i64 f = 0; f < found; f++)
-            for (i64 k = 0; k < few; k++) {
-              i64 from = reach[f].row * rows.width + shift[k] + j;
-              Ints<X> won = load<Ints<X>>(index + from) == I(reach[f].tap + which[k]);
-              acc += choose<X>(won, load<X>(moved + from), X{});
-            }
-          save<X>(to + j, acc);
-        });
-        filled += count;
+  });
+  struct Tap {
+    i64 shift, index;
+  };
+  Tap *ways = scratch.take<Tap>(taps);  // of a row, by residue: inputs i0 + residue, + stride, ...
+  i64 *ends = scratch.take<i64>(stride + 1);
+  T *room = scratch.take<T>(rows.rows * rows.width), *out = scratch.take<T>(n);
+  I *index = scratch.take<I>(rows.rows * rows.width);
+  if (scratch.failed) return Outcome::no_memory;
+  i64 filled = 0;
+  for (i64 residue = 0; residue < stride; residue++) {
+    ends[residue] = filled;
+    for (i64 k = 0; k < taps; k++) {
+      i64 o = i0 + residue + lo - k * step, q = floor_div(o, stride);
+      if (o == q * stride) ways[filled++] = {q - base + left, k * p.tap_steps[p.rank - 1]};
+    }
+  }
+  ends[stride] = filled;
+  i64 size = size_of(job.moved), offset = dense_offset(p, of, true), places = reaches.places();
+  bool in_place = as_they_are<T>(job.moved, false) && !p.stream_x;
+  for (i64 t = of.tile; t < of.tile + of.tiles; t++) {
+    const T *dy = fill_rows<T>({p, job.a, job.moved, false, {t, 1, of.from, of.to}, sizes, span.first}, job.moved, rows, room);
+    const char *winners = job.x.data + (t * outputs + span.first * after) * p.residual_bytes;
+    if (rows.width == rows.n) load_residual<T>(p, winners, index, rows.rows * rows.n);
+    else
+      for (i64 r = 0; r < rows.rows; r++) {
+        I *to = index + r * rows.width;
+        for (i64 j = 0; j < rows.left; j++) to[j] = -1;
+        load_residual<T>(p, winners + r * rows.n * p.residual_bytes, to + rows.left, rows.n);
+        for (i64 j = rows.left + rows.n; j < rows.width; j++) to[j] = -1;
       }
-      if (stride == 2 && n % 2 == 0)
+    for (i64 place = 0; place < places; place++, offset += n) {
+      reaches.next();
+      T *to = in_place ? reinterpret_cast<T *>(job.y.data) + offset : out;
+      auto gathered = [&](auto kind, i64 residue, i64 j) INLINE_LAMBDA {
+        using X = decltype(kind);
+        X acc{};
+        for (i64 f = 0; f < reaches.count; f++)
+          for (i64 k = ends[residue]; k < ends[residue + 1]; k++) {
+            i64 from = reaches.found[f].row + ways[k].shift + j;
+            Ints<X> won = load<Ints<X>>(index + from) == I(reaches.found[f].tap + ways[k].index);
+            acc += choose<X>(won, load<X>(dy + from), X{});
+          }
+        return acc;
+      };
+      if (stride == 1)
+        each_vector<T>(n, [&](auto kind, i64 j) INLINE_LAMBDA { save<decltype(kind)>(to + j, gathered(kind, 0, j)); });
+      else if (stride == 2)
         each_vector<T>(n / 2, [&](auto kind, i64 j) INLINE_LAMBDA {
           using X = decltype(kind);
-          if constexpr (LANES<X> == 1) out[2 * j] = phase[j], out[2 * j + 1] = phase[n / 2 + j];
-          else interleave<X>(out + 2 * j, load<X>(phase + j), load<X>(phase + n / 2 + j));
+          X even = gathered(kind, 0, j), odd = gathered(kind, 1, j);
+          if constexpr (LANES<X> == 1) to[2 * j] = even, to[2 * j + 1] = odd;
+          else interleave<X>(to + 2 * j, even, odd);
         });
-      else if (stride > 1)
-        for (i64 residue = 0, from = 0; residue < stride; residue++)
-          for (i64 i = residue; i < n; i += stride) out[i] = phase[from++];
-      deliver<T>(job.y.data + offset * size, job.moved, out, n, false, p.stream_x);
-      offset += n;
-      for (int i = rows.outer - 1; i >= 0; i--) {
-        if (++at[i] < (i == 0 ? of.to : p.axes[i].size)) break;
-        at[i] = i == 0 ? of.from : 0;
-      }
+      i64 done = stride == 1 ? n : stride == 2 ? n / 2 * 2 : 0;
+      for (i64 i = done; i < n; i++) to[i] = gathered(T(), i % stride, i / stride);
+      if (!in_place) deliver<T>(job.y.data + offset * size, job.moved, out, n, false, p.stream_x);
     }
   }
   if (p.stream_x) settle_streams();
@@ -244,37 +296,39 @@ template <class T> Outcome spread_by_tap(Job &job, i64 unit, Arena &arena) {
 // pooled axes (and `lane` for the lanes). Outputs that read nothing get none(output).
 template <class Visit, class None>
 void each_winner(const Plan &p, const Part &of, const char *residual, const i64 *strides, i64 lane, Scratch &scratch, Visit visit, None none) {
-  i64 results = p.lanes, o[MOST_AXES];
-  for (int i = 0; i < p.rank; i++) results *= i == 0 ? of.to - of.from : p.axes[i].outputs;
-  i64 lengths[MOST_AXES];
-  for (int i = 0; i < p.rank; i++) lengths[i] = p.axes[i].longest_unclipped, o[i] = i == 0 ? of.from : 0;
+  i64 results = 1, o[MOST_AXES];
+  for (int i = 0; i < p.rank; i++) results *= i == 0 ? of.to - of.from : p.axes[i].outputs, o[i] = i == 0 ? of.from : 0;
   auto displacement = [&](i64 tap) {
     i64 at = 0;
-    for (int i = 0; i < p.rank; i++) at += tap / p.tap_steps[i] % lengths[i] * p.axes[i].step * strides[i];
+    for (int i = 0; i < p.rank; i++) at += tap / p.tap_steps[i] % p.axes[i].most_taps * p.axes[i].step * strides[i];
     return at;
   };
-  i64 *table = p.taps <= results * of.tiles && p.taps <= 65536 ? scratch.take<i64>(p.taps) : nullptr;
+  i64 *table = p.taps <= results * p.lanes && p.taps <= 65536 ? scratch.take<i64>(p.taps) : nullptr;
   if (scratch.failed) return;
   if (table)
     for (i64 tap = 0; tap < p.taps; tap++) table[tap] = displacement(tap);
-  for (i64 r = 0; r < results / p.lanes; r++) {
-    i64 at = 0;
-    bool read = true;
-    for (int i = 0; i < p.rank; i++) at += p.axes[i].start[o[i]] * strides[i], read = read && p.axes[i].length[o[i]] > 0;
-    for (i64 l = 0; l < p.lanes; l++) {
-      i64 output = r * p.lanes + l, tap = 0;
-      if (!read) {
-        none(output);
-        continue;
+  with_residual(p, [&](auto kind) {
+    const auto *winners = reinterpret_cast<const decltype(kind) *>(residual);
+    int inner = p.rank - 1;  // the innermost axis has a loop of its own
+    i64 row = inner == 0 ? of.to - of.from : p.axes[inner].outputs, output = 0;
+    for (i64 r = 0; r < results; r += row) {
+      i64 base = 0;
+      bool read = true;
+      for (int i = 0; i < inner; i++) base += p.axes[i].start[o[i]] * strides[i], read = read && p.axes[i].length[o[i]] > 0;
+      for (i64 j = 0; j < row; j++) {
+        const Axis &axis = p.axes[inner];
+        i64 at = base + axis.start[o[inner] + j] * strides[inner];
+        for (i64 l = 0; l < p.lanes; l++, output++)
+          if (read && axis.length[o[inner] + j] > 0)
+            visit(output, at + (table ? table[winners[output]] : displacement(i64(winners[output]))) + l * lane);
+          else none(output);
       }
-      std::memcpy(&tap, residual + output * p.residual_bytes, size_t(p.residual_bytes));  // little-endian
-      visit(output, at + (table ? table[tap] : displacement(tap)) + l * lane);
+      for (int i = inner - 1; i >= 0; i--) {
+        if (++o[i] < (i == 0 ? of.to : p.axes[i].outputs)) break;
+        o[i] = i == 0 ? of.from : 0;
+      }
     }
-    for (int i = p.rank - 1; i >= 0; i--) {
-      if (++o[i] < (i == 0 ? of.to : p.axes[i].outputs)) break;
-      o[i] = i == 0 ? of.from : 0;
-    }
-  }
+  });
 }
 
 // row-major strides of a dense tile of inputs
@@ -296,9 +350,12 @@ template <class T> Outcome pick_by_output(Job &job, i64 unit, Arena &arena) {
     for (i64 i = p.lead - 1, rest = t; i >= 0; i--) dx += rest % p.sizes[i] * job.a.strides[i], rest /= p.sizes[i];
     i64 at = dense_offset(p, tile, false);
     char *dy = job.y.data + at * size;
-    each_winner(p, tile, job.x.data + at * p.residual_bytes, strides, job.a.strides[p.lead + p.rank], scratch,
-                [&](i64 o, i64 position) { std::memcpy(dy + o * size, dx + position, size_t(size)); },
-                [&](i64 o) { std::memset(dy + o * size, 0, size_t(size)); });
+    with_type<T>(job.moved, [&](auto kind) {
+      using S = decltype(kind);
+      auto put = [&](i64 o, S s) { __builtin_memcpy(dy + o * i64(sizeof(S)), &s, sizeof s); };
+      each_winner(p, tile, job.x.data + at * p.residual_bytes, strides, job.a.strides[p.lead + p.rank], scratch,
+                  [&](i64 o, i64 position) { put(o, element<S>(dx + position)); }, [&](i64 o) { put(o, S{}); });
+    });
     if (scratch.failed) return Outcome::no_memory;
   }
   return Outcome::done;

@@ -222,7 +222,11 @@ template <class Law> struct Passes {
       bool final = s == plan.rank - 1 && last.at[0];
       i64 n = step.before * step.inside * outputs(step.axis);
       if (!final) largest[s % 2] = most(largest[s % 2], n);
-      if (axes[step.axis].doubles) longest = most(longest, sizes[step.axis] * step.inside);
+      if (axes[step.axis].doubles) {
+        i64 low, high;
+        Folding<Law, ALL<Law>>::cover(axes[step.axis], step.axis == 0 ? part.from : 0, step.axis == 0 ? part.to : axes[step.axis].outputs, low, high);
+        longest = most(longest, (high - low) * step.inside);
+      }
       if (axes[step.axis].phases > 1) widest = most(widest, outputs(step.axis));
     });
     for (int t = 0; t < 2; t++)

@@ -74,6 +74,25 @@ template <class X, size_t... I> INLINE X every_second(const Element<X> *p, std::
   return __builtin_shufflevector(a, b, (2 * I < LANES<X> ? 2 * int(I) : 2 * int(I) + 1)...);
 }
 
+// p[0], p[2], ... and p[1], p[3], ...
+template <class X, size_t... I> INLINE void load_pair(const Element<X> *p, X &even, X &odd, std::index_sequence<I...>) {
+  X a = load<X>(p), b = load<X>(p + LANES<X>);
+  even = __builtin_shufflevector(a, b, 2 * int(I)...);
+  odd = __builtin_shufflevector(a, b, (2 * int(I) + 1)...);
+}
+template <class X> INLINE void load_pair(const Element<X> *p, X &even, X &odd) {
+  if constexpr (LANES<X> == 1) even = p[0], odd = p[1];
+  else load_pair<X>(p, even, odd, std::make_index_sequence<LANES<X>>());
+}
+
+// the lower and the upper half of a vector
+template <class X> using Half = typename VectorOf<Element<X>, int(sizeof(X) / 2)>::type;
+template <class X, size_t... I> INLINE Half<X> halve(X v, int upper, std::index_sequence<I...>) {
+  if constexpr (LANES<X> == 2) return v[upper];
+  else return upper ? __builtin_shufflevector(v, v, int(I + sizeof...(I))...) : __builtin_shufflevector(v, v, int(I)...);
+}
+template <class X> INLINE Half<X> halve(X v, int upper) { return halve<X>(v, upper, std::make_index_sequence<LANES<X> / 2>()); }
+
 // p[0], p[STRIDE], ...: only strides 1 and 2 are read as vectors
 template <class X, int STRIDE> INLINE X load(const Element<X> *p) {
   if constexpr (STRIDE == 2 && LANES<X> > 1) return every_second<X>(p, std::make_index_sequence<LANES<X>>());
@@ -88,6 +107,15 @@ template <class X, size_t... I> INLINE void interleave(Element<X> *p, X a, X b, 
 }
 template <class X> INLINE void interleave(Element<X> *p, X a, X b) {
   interleave<X>(p, a, b, std::make_index_sequence<LANES<X>>());
+}
+
+// body(0), ..., body(N - 1): written out one after another, or as a loop
+template <int N, bool WRITTEN_OUT, class Body> INLINE void times(Body body) {
+  if constexpr (WRITTEN_OUT) [&]<int... I>(std::integer_sequence<int, I...>) INLINE_LAMBDA { (body(I), ...); }(std::make_integer_sequence<int, N>());
+  else {
+#pragma GCC unroll 1
+    for (int i = 0; i < N; i++) body(i);
+  }
 }
 
 // body(X{}, j) for j = 0, LANES, ...; the last vector overlaps the one before it, so results must not be read again.

@@ -340,13 +340,14 @@ def _taps(axis: Axis) -> int:
     return int(np.max(axis.span(np.arange(axis.outputs))[1], initial=1))
 
 
-def _packed(axis: Axis) -> tuple[int, int, int, int, bytes]:
-    """What each output reads, as the extension takes it: first, length, start (before clipping) and count."""
+def _packed(axis: Axis) -> tuple[int, int, int, bytes]:
+    """What each output reads, as the extension takes it: first, length, start, count, taps (start, taps: not clipped)."""
     o = np.arange(axis.outputs)
     first, length = axis.span(o)
     start = o * axis.stride // axis.per - axis.lo
-    vectors = np.stack([np.where(length > 0, first, 0), length, start, axis.span(o, axis.margin)[1]])
-    return axis.size, axis.outputs, axis.dilation, _taps(axis), vectors.astype(np.int64).tobytes()
+    taps = np.full_like(length, -(-axis.extent // axis.dilation)) if axis.per == 1 else length
+    vectors = np.stack([np.where(length > 0, first, 0), length, start, axis.span(o, axis.margin)[1], taps])
+    return axis.size, axis.outputs, axis.dilation, vectors.astype(np.int64).tobytes()
 
 
 def _steps(axes: tuple[int, ...], window: Window) -> dict[int, int]:
