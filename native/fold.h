@@ -100,16 +100,98 @@ template <class Law, unsigned READ> struct Folding {
       }
       save<Law, X>(to, j, a);
     };
-    for (i64 piece = 0; piece < pieces; piece++, to = to + to_step, from = from + from_step)
-      if constexpr (STRIDE != 0) each_vector<T, Law::light>(n, body);
-      else
+    if (STRIDE == 0 || n == 1)
+      for (i64 piece = 0; piece < pieces; piece++, to = to + to_step, from = from + from_step)
         for (i64 j = 0; j < n; j++) body(One<T>{}, j);
+    else
+      for (i64 piece = 0; piece < pieces; piece++, to = to + to_step, from = from + from_step)
+        each_vector<T, Law::light>(n, body);
   }
 
   void across(To to, From from, i64 n, i64 taps, i64 gap, i64 stride, I bias, I step) const {
     if (stride == 1) across<1>(to, from, n, taps, gap, 1, bias, step);
     else if (stride == 2) across<2>(to, from, n, taps, gap, 2, bias, step);
     else across<0>(to, from, n, taps, gap, stride, bias, step);
+  }
+
+  // The taps of one output along a row, or of a vector of outputs.
+  template <class X, int STRIDE, int TAPS> INLINE State<X, PLANES> along(From from, i64 at, i64 many, I bias, I step) const {
+    i64 taps = TAPS ? TAPS : many, gap = axis.step, t = 1;
+    State<X, PLANES> a;
+    if (STRIDE == 2 && TAPS > 1) {
+      State<X, PLANES> b;
+      for (int i = 0; i < PLANES; i++)
+        if (READ >> i & 1) load_pair<X>(from.at[i] + at, a.at[i], b.at[i]);
+        else a.at[i] = b.at[i] = splat<X>(Law::constant[i]);
+      law.tap(a, bias);
+      law.tap(b, I(bias + step));
+      law.merge(a, b);
+      t = 2;
+    } else {
+      a = load<Law, READ, X, STRIDE>(from, at);
+      law.tap(a, bias);
+    }
+    for (; t < taps; t++) {
+      auto b = load<Law, READ, X, STRIDE>(from, at + t * gap);
+      law.tap(b, I(bias + I(t) * step));
+      law.merge(a, b);
+    }
+    return a;
+  }
+
+  // Two axes at once: this one along rows, `outer` across them. Pieces are planes; rows lie `row_step` apart.
+  template <int STRIDE, int TAPS>
+  void planes_of(To to, From from, const Axis &outer, i64 begin, i64 end, i64 first_row, i64 row_step, i64 outer_step) const {
+    i64 a = axis.whole_from, b = axis.whole_to, width = axis.outputs, stride = axis.stride;
+    I step = I(tap_step);
+    for (i64 piece = 0; piece < pieces; piece++, from = from + from_step)
+      for (i64 o = begin; o < end; o++, to = to + width) {
+        i64 rows = outer.length[o], gap = outer.step * row_step;
+        if (rows == 0) {
+          for (int i = 0; i < PLANES; i++) std::memset(to.at[i], 0, size_t(width) * sizeof(T));
+          continue;
+        }
+        From top = from + (outer.first[o] - first_row) * row_step;
+        I across = I(I((outer.first[o] - outer.start[o]) / outer.step) * I(outer_step));
+        auto single = [&](i64 j) {
+          if (axis.length[j] == 0) {
+            for (int i = 0; i < PLANES; i++) to.at[i][j] = 0;
+            return;
+          }
+          I bias = I(across + skipped(j) * step);
+          State<One<T>, PLANES> s = along<One<T>, 1, 0>(top, axis.first[j], axis.length[j], bias, step);
+          for (i64 r = 1; r < rows; r++)
+            law.merge(s, along<One<T>, 1, 0>(top, axis.first[j] + r * gap, axis.length[j], I(bias + I(r) * I(outer_step)), step));
+          save<Law, One<T>>(to, j, s);
+        };
+        for (i64 j = 0; j < a; j++) single(j);
+        if (a < b) {
+          I bias = I(across + skipped(a) * step);
+          i64 origin = axis.first[a], many = axis.length[a];
+          each_vector<T, true>(b - a, [&](auto kind, i64 j) INLINE_LAMBDA {
+            using X = decltype(kind);
+            i64 at = origin + j * stride;
+            auto s = along<X, STRIDE, TAPS>(top, at, many, bias, step);
+            for (i64 r = 1; r < rows; r++)
+              law.merge(s, along<X, STRIDE, TAPS>(top, at + r * gap, many, I(bias + I(r) * I(outer_step)), step));
+            save<Law, X>(to, a + j, s);
+          });
+        }
+        for (i64 j = b; j < width; j++) single(j);
+      }
+  }
+
+  void planes(To to, From from, const Axis &outer, i64 begin, i64 end, i64 first_row, i64 row_step, i64 outer_step) const {
+    i64 taps = axis.step == 1 && axis.whole_from < axis.whole_to ? axis.length[axis.whole_from] : 0;
+    auto go = [&](auto stride, auto fixed) {
+      planes_of<decltype(stride)::value, decltype(fixed)::value>(to, from, outer, begin, end, first_row, row_step, outer_step);
+    };
+    std::integral_constant<int, 0> any;
+    std::integral_constant<int, 1> one;
+    std::integral_constant<int, 2> two;
+    std::integral_constant<int, 3> three;
+    if (axis.stride == 2) taps == 2 ? go(two, two) : taps == 3 ? go(two, three) : go(two, any);
+    else go(one, any);
   }
 
   void zero(To to, i64 n) const {
@@ -135,15 +217,9 @@ template <class Law, unsigned READ> struct Folding {
   // -- many consecutive elements to one state ---------------------------------------------------------------------------
 
   static constexpr int ABREAST = 64 / sizeof(T);  // states kept side by side, whatever the width of a vector
-  static constexpr i64 LONG = 16 * ABREAST;       // from there on four parts go abreast, too
+  static constexpr i64 LONG = 16 * ABREAST;       // from there on four times as many
   static constexpr i64 LONGEST = 4096;            // from there on halves are merged: sums do not drift
-
-  // how a long line is cut: into `parts` of `size`, the last of what is left
-  struct Cut {
-    int parts;
-    i64 size;
-    explicit Cut(i64 n) : parts(n > LONGEST ? 2 : n > LONG ? 4 : 1) { size = ((n + parts - 1) / parts + ABREAST - 1) / ABREAST * ABREAST; }
-  };
+  static i64 first_half(i64 n) { return (n / 2 + 4 * ABREAST - 1) / (4 * ABREAST) * (4 * ABREAST); }
 
   template <class X> INLINE State<X, PLANES> tap_at(From from, i64 at, i64 t, I bias) const {
     auto s = load<Law, READ, X>(from, at);
@@ -151,30 +227,29 @@ template <class Law, unsigned READ> struct Folding {
     return s;
   }
 
-  // one after another, as two or four parts are put together
-  template <class X> INLINE void put_together(State<X, PLANES> *parts, int n) const {
-    for (int i = 0; i + 1 < n; i += 2) law.merge(parts[i], parts[i + 1]);
-    if (n == 4) law.merge(parts[0], parts[2]);
-  }
-
   // n taps side by side
   void line(To to, From from, i64 n, I bias) const {
+    State<One<T>, PLANES> s = n < ABREAST ? short_line(from, n, bias) : n < LONG ? abreast<ABREAST>(from, n, bias)
+                            : n <= LONGEST ? abreast<4 * ABREAST>(from, n, bias) : longest_line(from, n, bias);
+    if constexpr (Law::signs) law.settle(s, from.at[0], n, 1);
+    save<Law, One<T>>(to, 0, s);
+  }
+
+  State<One<T>, PLANES> longest_line(From from, i64 n, I bias) const {
+    i64 half = first_half(n);
+    auto part = [&](i64 at, i64 count) {
+      I on = I(bias + I(at) * I(tap_step));
+      return count <= LONGEST ? abreast<4 * ABREAST>(from + at, count, on) : longest_line(from + at, count, on);
+    };
+    auto a = part(0, half);
+    law.merge(a, part(half, n - half));
+    return a;
+  }
+
+  template <int SIDE> State<One<T>, PLANES> abreast(From from, i64 n, I bias) const {
     using X = Vec<T>;
-    constexpr int N = LANES<X>, WAYS = ABREAST / N;
-    static_assert(WAYS >= 1);
-    Cut cut(n);
-    if (cut.parts == 2) {
-      T room[2][PLANES];
-      State<One<T>, PLANES> parts[2];
-      for (int i = 0; i < 2; i++) {
-        To half;
-        for (int plane = 0; plane < PLANES; plane++) half.at[plane] = &room[i][plane];
-        line(half, from + i * cut.size, i ? n - cut.size : cut.size, I(bias + I(i * cut.size) * I(tap_step)));
-        parts[i] = load<Law, ALL<Law>, One<T>>(half, 0);
-      }
-      put_together(parts, 2);
-      return save<Law, One<T>>(to, 0, parts[0]);
-    }
+    constexpr int N = LANES<X>, WAYS = SIDE / N;
+    constexpr bool WRITTEN_OUT = Law::light && WAYS <= 8;
     Ints<X> index;
     for (int i = 0; i < N; i++) index[i] = I(I(i) * I(tap_step));
     auto fetch = [&](i64 t) INLINE_LAMBDA {
@@ -182,66 +257,46 @@ template <class Law, unsigned READ> struct Folding {
       if constexpr (Law::indexed) s.at[1] = from_bits<X>(bits(s.at[1]) + index);
       return s;
     };
-    State<One<T>, PLANES> parts[4];
-    if (cut.parts == 4) {
-      State<X, PLANES> acc[4][WAYS];
-      auto each_way = [&](auto body) INLINE_LAMBDA {
-        times<4 * WAYS, Law::light && WAYS <= 4>([&](int i) INLINE_LAMBDA { body(i / WAYS, i % WAYS); });
-      };
-      i64 common = (n - 3 * cut.size) / ABREAST * ABREAST, j = ABREAST;  // the last part may be shorter
-      each_way([&](int part, int w) INLINE_LAMBDA { acc[part][w] = fetch(part * cut.size + w * N); });
-      for (; j < common; j += ABREAST)
-        each_way([&](int part, int w) INLINE_LAMBDA { law.merge(acc[part][w], fetch(part * cut.size + j + w * N)); });
-#pragma GCC unroll 1
-      for (int part = 0; part < 4; part++)
-        parts[part] = finish_line(acc[part], from, part * cut.size, j, part == 3 ? n - 3 * cut.size : cut.size, bias, fetch);
-      put_together(parts, 4);
-    } else {
-      State<X, PLANES> acc[WAYS];
-      if (n >= ABREAST)
-        for (int w = 0; w < WAYS; w++) acc[w] = fetch(w * N);
-      parts[0] = n >= ABREAST ? finish_line(acc, from, 0, ABREAST, n, bias, fetch) : short_line(from, n, bias);
+    State<X, PLANES> acc[WAYS];
+    times<WAYS, WRITTEN_OUT>([&](int w) INLINE_LAMBDA { acc[w] = fetch(w * N); });
+    i64 done = SIDE;
+    for (; done + SIDE <= n; done += SIDE)
+      times<WAYS, WRITTEN_OUT>([&](int w) INLINE_LAMBDA { law.merge(acc[w], fetch(done + w * N)); });
+    alignas(64) T room[PLANES][SIDE];
+    To side;
+    for (int i = 0; i < PLANES; i++) side.at[i] = room[i];
+    if (done == n && Law::light) {
+      times<WAYS - 1, WRITTEN_OUT>([&](int i) INLINE_LAMBDA { join_pair(acc, i, WAYS); });
+      return one_lane(acc[0]);
     }
-    if constexpr (Law::signs) law.settle(parts[0], from.at[0], n, 1);
-    save<Law, One<T>>(to, 0, parts[0]);
-  }
-
-  // What is left of a line from tap `at` on, where `done` of its n taps are in acc; then all lanes as one.
-  template <int WAYS, class Fetch>
-  State<One<T>, PLANES> finish_line(State<Vec<T>, PLANES> (&acc)[WAYS], From from, i64 at, i64 done, i64 n, I bias, Fetch fetch) const {
-    using X = Vec<T>;
-    constexpr int N = LANES<X>;
-    for (; done + ABREAST <= n; done += ABREAST)
-      times<WAYS, Law::light && WAYS <= 4>([&](int w) INLINE_LAMBDA { law.merge(acc[w], fetch(at + done + w * N)); });
-    if (done < n) {
-      alignas(64) T room[PLANES][ABREAST];
-      To side;
-      for (int i = 0; i < PLANES; i++) side.at[i] = room[i];
-      int w = 0;
-      for (; done + N <= n; done += N, w++) law.merge(acc[w], fetch(at + done));
-      if (done < n) {
-        save<Law, X>(side, 0, acc[w]);
-        for (i64 i = 0; done + i < n; i++) {
-          auto a = load<Law, ALL<Law>, One<T>>(side, i);
-          law.merge(a, tap_at<One<T>>(from, at + done + i, at + done + i, bias));
-          save<Law, One<T>>(side, i, a);
-        }
-        acc[w] = load<Law, ALL<Law>, X>(side, 0);
-      }
-    }
+    times<WAYS, WRITTEN_OUT>([&](int w) INLINE_LAMBDA { save<Law, X>(side, w * N, acc[w]); });
+    each_once<T>(n - done, [&](auto kind, i64 i) INLINE_LAMBDA {  // the rest goes on in the same places
+      using Y = decltype(kind);
+      auto a = load<Law, ALL<Law>, Y>(side, i);
+      if constexpr (LANES<Y> == N) law.merge(a, fetch(done + i));
+      else law.merge(a, tap_at<Y>(from, done + i, done + i, bias));
+      save<Law, Y>(side, i, a);
+    });
     if constexpr (Law::light) {
-      for (int half = WAYS / 2; half > 0; half /= 2)
-        for (int w = 0; w < half; w++) law.join(acc[w], acc[w + half]);
+      times<WAYS, WRITTEN_OUT>([&](int w) INLINE_LAMBDA { acc[w] = load<Law, ALL<Law>, X>(side, w * N); });
+      times<WAYS - 1, WRITTEN_OUT>([&](int i) INLINE_LAMBDA { join_pair(acc, i, WAYS); });
       return one_lane(acc[0]);
     } else {
-      T room[PLANES][ABREAST];
-      To side;
-      for (int i = 0; i < PLANES; i++) side.at[i] = room[i];
-      for (int w = 0; w < WAYS; w++) save<Law, X>(side, w * N, acc[w]);
-      State<One<T>, PLANES> lanes[ABREAST];
-      for (int i = 0; i < ABREAST; i++) lanes[i] = load<Law, ALL<Law>, One<T>>(side, i);
-      return halved<One<T>>(lanes, ABREAST);
+      for (int half = SIDE / 2; half > 0; half /= 2)
+        for (int i = 0; i < half; i++) {
+          auto a = load<Law, ALL<Law>, One<T>>(side, i);
+          law.join(a, load<Law, ALL<Law>, One<T>>(side, i + half));
+          save<Law, One<T>>(side, i, a);
+        }
+      return load<Law, ALL<Law>, One<T>>(side, 0);
     }
+  }
+
+  // The i-th meeting of `width` states, a power of two, whose halves meet, then the halves of the first half, ...
+  template <class S> INLINE void join_pair(S *states, int i, int width) const {
+    int half = width / 2, first = 0;
+    while (i - first >= half) first += half, half /= 2;
+    law.join(states[i - first], states[i - first + half]);
   }
 
   template <class X> INLINE State<One<T>, PLANES> one_lane(const State<X, PLANES> &s) const {
@@ -270,53 +325,63 @@ template <class Law, unsigned READ> struct Folding {
     return side[0];
   }
 
-  // the same for m elements side by side: the same states meet in the same order
+  // The same for m elements side by side: the same states meet in the same order, row after row as they lie in memory.
   void lines(To to, From from, i64 n, I bias) const {
-    each_vector<T>(m, [&](auto kind, i64 j) INLINE_LAMBDA { column<decltype(kind)>(to + j, from + j, n, bias); });
+    if (n > LONGEST) return each_vector<T>(m, [&](auto kind, i64 j) INLINE_LAMBDA { column<decltype(kind)>(to + j, from + j, n, bias); });
+    i64 most = side_by_side(n), width = n < most ? n : most;
+    for (i64 t = 0; t < width; t++)
+      each_vector<T>(m, [&](auto kind, i64 j) INLINE_LAMBDA {
+        using X = decltype(kind);
+        auto a = tap_at<X>(from, t * row + j, t, bias);
+        if (t + most < n) law.merge(a, tap_at<X>(from, (t + most) * row + j, t + most, bias));
+        save<Law, X>(block, t * m + j, a);
+      });
+    for (i64 t = 2 * most; t < n; t++)
+      each_once<T>(m, [&](auto kind, i64 j) INLINE_LAMBDA {
+        using X = decltype(kind);
+        auto a = load<Law, ALL<Law>, X>(block, t % most * m + j);
+        law.merge(a, tap_at<X>(from, t * row + j, t, bias));
+        save<Law, X>(block, t % most * m + j, a);
+      });
+    while (width > 1) {
+      i64 half = (width + 1) / 2;
+      each_once<T>((width - half) * m, [&](auto kind, i64 j) INLINE_LAMBDA {
+        using X = decltype(kind);
+        auto a = load<Law, ALL<Law>, X>(block, j);
+        law.join(a, load<Law, ALL<Law>, X>(block, half * m + j));
+        save<Law, X>(block, j, a);
+      });
+      width = half;
+    }
+    each_vector<T>(m, [&](auto kind, i64 j) INLINE_LAMBDA {
+      using X = decltype(kind);
+      auto s = load<Law, ALL<Law>, X>(block, j);
+      if constexpr (Law::signs) law.settle(s, from.at[0] + j, n, row);
+      save<Law, X>(to, j, s);
+    });
   }
+  static i64 least_of(i64 a, i64 b) { return a < b ? a : b; }
+  static i64 side_by_side(i64 n) { return n < LONG ? ABREAST : 4 * ABREAST; }
+  static i64 rows_of_block(i64 taps) { return least_of(taps, side_by_side(taps)); }
 
   template <class X> void column(To to, From from, i64 n, I bias) const {
-    Cut cut(n);
-    State<X, PLANES> parts[4];
-    if (cut.parts > 1) {
-      for (int i = 0; i < cut.parts; i++) {
-        T room[PLANES][LANES<X>];
-        To part;
-        for (int plane = 0; plane < PLANES; plane++) part.at[plane] = room[plane];
-        i64 size = i == cut.parts - 1 ? n - i * cut.size : cut.size;
-        column_part<X>(part, from + i * cut.size * row, size, I(bias + I(i * cut.size) * I(tap_step)), cut.parts == 2);
-        parts[i] = load<Law, ALL<Law>, X>(part, 0);
-      }
-      put_together(parts, cut.parts);
-    } else {
-      column_part<X>(to, from, n, bias, false);
-      parts[0] = load<Law, ALL<Law>, X>(to, 0);
-    }
-    if constexpr (Law::signs) law.settle(parts[0], from.at[0], n, row);
-    save<Law, X>(to, 0, parts[0]);
+    State<X, PLANES> s = column_of<X>(from, n, bias);
+    if constexpr (Law::signs) law.settle(s, from.at[0], n, row);
+    save<Law, X>(to, 0, s);
   }
 
-  template <class X> void column_part(To to, From from, i64 n, I bias, bool again) const {
-    if (again) return column<X>(to, from, n, bias);
-    State<X, PLANES> side[ABREAST];
-    i64 width = n < ABREAST ? n : ABREAST;
-    if constexpr (Law::light && PLANES == 1 && ABREAST <= 16)
-      if (n >= ABREAST) {  // all in registers
-        times<ABREAST, true>([&](int i) INLINE_LAMBDA { side[i] = tap_at<X>(from, i * row, i, bias); });
-        for (i64 left = n - ABREAST, t = ABREAST; left > 0; left -= ABREAST, t += ABREAST)
-          times<ABREAST, true>([&](int i) INLINE_LAMBDA {
-            if (i < left) law.merge(side[i], tap_at<X>(from, (t + i) * row, t + i, bias));
-          });
-        times<ABREAST - 1, true>([&](int i) INLINE_LAMBDA {  // halves meet, then quarters, ...
-          int half = ABREAST / 2, first = 0;
-          while (i - first >= half) first += half, half /= 2;
-          law.join(side[i - first], side[i - first + half]);
-        });
-        return save<Law, X>(to, 0, side[0]);
-      }
+  template <class X> State<X, PLANES> column_of(From from, i64 n, I bias) const {
+    if (n > LONGEST) {
+      i64 half = first_half(n);
+      auto a = column_of<X>(from, half, bias);
+      law.merge(a, column_of<X>(from + half * row, n - half, I(bias + I(half) * I(tap_step))));
+      return a;
+    }
+    State<X, PLANES> side[4 * ABREAST];
+    i64 most = side_by_side(n), width = n < most ? n : most;
     for (i64 t = 0; t < width; t++) side[t] = tap_at<X>(from, t * row, t, bias);
-    for (i64 t = width; t < n; t++) law.merge(side[t % ABREAST], tap_at<X>(from, t * row, t, bias));
-    save<Law, X>(to, 0, halved<X>(side, width));
+    for (i64 t = width; t < n; t++) law.merge(side[t % most], tap_at<X>(from, t * row, t, bias));
+    return halved<X>(side, width);
   }
 
   // -- windows that repeat ----------------------------------------------------------------------------------------------
@@ -329,7 +394,8 @@ template <class Law, unsigned READ> struct Folding {
         axis.doubles ? one.doubling(to, from) : one.window_by_window(to, from);
       return;
     }
-    axis.size == 1 && axis.longest == 1 && m == 1 ? repeat(to, from) : window_by_window(to, from);
+    bool all_alike = axis.size == 1 && m == 1 && !axis.gaps && !Law::indexed;
+    all_alike ? repeat(to, from) : window_by_window(to, from);
   }
 
   void window_by_window(To to, From from) const {
@@ -353,10 +419,11 @@ template <class Law, unsigned READ> struct Folding {
   void repeat(To to, From from) const {
     i64 n = this->to - this->from;
     for (i64 piece = 0; piece < pieces; piece++, to = to + to_step, from = from + from_step)
-    for (int i = 0; i < PLANES; i++) {
-      T v = READ >> i & 1 ? from.at[i][0] : Law::constant[i];
-      each_vector<T>(n, [&](auto kind, i64 j) INLINE_LAMBDA { save<decltype(kind)>(to.at[i] + j, splat<decltype(kind)>(v)); });
-    }
+      each_vector<T, Law::light>(n, [&](auto kind, i64 j) INLINE_LAMBDA {
+        using X = decltype(kind);
+        auto one = load<Law, READ, One<T>>(from, 0);
+        for (int i = 0; i < PLANES; i++) save<X>(to.at[i] + j, splat<X>(one.at[i]));
+      });
   }
 
   // the transpose of a stride: each phase is a row of its own, then they are dealt out in turn
@@ -406,6 +473,15 @@ template <class Law, unsigned READ> struct Folding {
       i64 end = axis.start[b] + (axis.taps[b] - 1) * axis.step + 1;
       if (end > high) high = end;
     }
+  }
+
+  // Positions that scratch must hold to fold outputs [from, to) of an axis.
+  static i64 block_rows(const Axis &axis, i64 from, i64 to) {
+    if (axis.lines) return rows_of_block(axis.most_taps);
+    if (!axis.doubles || from >= to) return 0;
+    i64 low, high;
+    cover(axis, from, to, low, high);
+    return high - low;
   }
 
   void doubling(To to, From from) const {

@@ -16,6 +16,7 @@ using i64 = int64_t;
 struct Axis {
   i64 size, outputs, step, longest;  // longest: the most taps of any output
   i64 most_taps;                     // before clipping
+  i64 lowest, highest;               // all that is read lies in [lowest, highest)
   i64 phases, stride, whole_from, whole_to;
   bool slides;   // start[o] = o * stride - lo for every output
   bool doubles;  // long windows that overlap: merge blocks of 2, 4, 8, ... positions rather than tap by tap
@@ -60,7 +61,6 @@ struct Plan {
   // how the work is cut: units of `bands` consecutive outermost outputs (or inputs, for pull and spread) of one tile, or of
   // several whole tiles
   i64 band, tiles_a_unit, band_back, tiles_a_unit_back;
-  bool stream_y, stream_x;    // results larger than the caches bypass them
   bool even, padded, empty;   // all outputs count alike; some count positions that they do not read; some count nothing
   bool unread;                // some inputs are read by no output
 };

@@ -152,7 +152,7 @@ template <class E, int PLANES, class Ratio> struct Relative : Plain {
   static constexpr T constant[3] = {0, 1, 1};
   Ratio ratio;
   template <class X> INLINE void merge(State<X, PLANES> &a, const State<X, PLANES> &b) const {
-    Ints<X> later = beats<false>(b.at[0], a.at[0]);
+    Ints<X> later = b.at[0] > a.at[0];  // a NaN makes the ratio, and with it the sum, a NaN
     X most = choose<X>(later, b.at[0], a.at[0]), least = choose<X>(later, a.at[0], b.at[0]);
     X by[3];
     ratio.template of<X, PLANES>(least, most, by);
@@ -174,7 +174,7 @@ template <class T> struct ExpRatio {
 
 template <class E, int PLANES> struct SmoothMax : Relative<E, PLANES, ExpRatio<E>> {
   using T = E;
-  static constexpr bool counts_padding = true;
+  static constexpr bool counts_padding = true, spares_reads = PLANES == 2;
   using Turned = Relative<T, 2, ExpRatio<T>>;
   Turned turned() const { return {{}, this->ratio}; }
   template <class X> INLINE State<X, PLANES> lift(X x, X dx) const {
@@ -190,7 +190,7 @@ template <class E, int PLANES> struct SmoothMax : Relative<E, PLANES, ExpRatio<E
   template <class X> INLINE State<X, 2> turn(const State<X, 2> &s, X dy) const { return {-s.at[0], dy / s.at[1]}; }
   template <class X> INLINE X land(const State<X, 2> &s, X x) const {
     X m = -s.at[0];  // at or above x
-    return s.at[1] * choose<X>(x == m, splat<X>(1), exp_negative<X>((x - m) * this->ratio.beta));
+    return s.at[1] * choose<X>((x == m) | (is_nan(x) & is_nan(m)), splat<X>(1), exp_negative<X>((x - m) * this->ratio.beta));
   }
 };
 

@@ -16,10 +16,9 @@ inline i64 dense_offset(const Plan &p, const Part &part, bool back) {
   return part.tile * whole + part.from * inner;
 }
 
-template <class T> void deliver(char *to, Type type, const T *from, i64 n, bool flip, bool stream) {
+template <class T> void deliver(char *to, Type type, const T *from, i64 n, bool flip) {
   if (!as_they_are<T>(type, flip)) return store_row<T>(type, to, from, n, flip);
-  if (stream) copy_past_caches(to, reinterpret_cast<const char *>(from), n * i64(sizeof(T)));
-  else std::memcpy(to, from, size_t(n) * sizeof(T));
+  std::memcpy(to, from, size_t(n) * sizeof(T));
 }
 
 // Outputs that count nothing, and inputs that nobody reads, are 0.
@@ -32,10 +31,11 @@ inline void clear_empty(const Plan &p, const Axis *axes, const Part &part, char 
   });
 }
 
-// body(X{}, at, counts, taps) over all results in place, with what each output counts and reads as vectors
-template <class T, class Body>
+// body(X{}, at, counts, taps) over all results, no element twice, with what each output counts and reads as vectors.
+// `taps` is right only if asked for.
+template <bool TAPS, class T, class Body>
 void each_result(const Plan &p, const Part &part, i64 results, const Inner<T> &inner, Body body) {
-  if (p.even && !p.padded) {
+  if (p.even && !(TAPS && p.padded)) {
     i64 count = 1;
     for (int i = 0; i < p.rank; i++) count *= p.axes[i].count[0];
     return each_once<T>(results, [&](auto kind, i64 j) INLINE_LAMBDA {
@@ -107,27 +107,27 @@ template <class Law> Outcome forward(const Law &law, Job &job, i64 unit, Arena &
   Passes<Law> passes(law, p, false, of);
   i64 size = size_of(p.type);
   char *y = job.y.data + dense_offset(p, of, false) * size;
-  bool in_place = Law::chooses && as_they_are<T>(p.type, p.flip) && !p.stream_y;
+  bool in_place = Law::chooses && as_they_are<T>(p.type, p.flip);
   if (in_place) passes.last.at[0] = reinterpret_cast<T *>(y);
   auto states = fold(law, passes, job, scratch);
   Inner<T> inner(p, of, scratch);
   if (scratch.failed) return Outcome::no_memory;
   if (!in_place) {
     if constexpr (!Law::chooses) {
-      T divisor = T(p.mean ? p.divisor : 1);
-      each_result<T>(p, of, passes.results(), inner, [&](auto kind, i64 at, auto counts, auto taps) INLINE_LAMBDA {
+      T divisor = T(p.mean ? p.divisor : 1), *to = states.at[0];
+      if (as_they_are<T>(p.type, p.flip)) to = reinterpret_cast<T *>(y), in_place = true;
+      each_result<Law::counts_padding, T>(p, of, passes.results(), inner, [&](auto kind, i64 at, auto counts, auto taps) INLINE_LAMBDA {
         using X = decltype(kind);
         auto s = load<Law, ALL<Law>, X>(states, at);
         if constexpr (Law::counts_padding)
           if (p.padded) merge_padding<Law, X>(law, s, counts, taps);
         X by = divisor != 0 ? splat<X>(divisor) : choose<X>(counts > 0, counts, splat<X>(1));
-        save<X>(states.at[0] + at, law.value(s, by));
+        save<X>(to + at, law.value(s, by));
       });
     }
-    deliver<T>(y, p.type, states.at[0], passes.results(), p.flip, p.stream_y);
+    if (!in_place) deliver<T>(y, p.type, states.at[0], passes.results(), p.flip);
   }
   if (p.empty) clear_empty(p, p.axes, of, y, size);
-  if (p.stream_y) settle_streams();
   return Outcome::done;
 }
 
@@ -138,16 +138,15 @@ template <class Law> Outcome winners(const Law &law, Job &job, i64 unit, Arena &
   Part of = part(p, false, unit);
   Passes<Law> passes(law, p, false, of);
   i64 at = dense_offset(p, of, false), n = passes.results(), size = size_of(p.type);
-  bool in_place = as_they_are<T>(p.type, p.flip) && !p.stream_y;
+  bool in_place = as_they_are<T>(p.type, p.flip);
   if (in_place) {
     passes.last.at[0] = reinterpret_cast<T *>(job.y.data + at * size);
     passes.last.at[1] = scratch.take<T>(n);
   }
   auto states = fold(law, passes, job, scratch);
   if (scratch.failed) return Outcome::no_memory;
-  if (!in_place) deliver<T>(job.y.data + at * size, p.type, states.at[0], n, p.flip, p.stream_y);
+  if (!in_place) deliver<T>(job.y.data + at * size, p.type, states.at[0], n, p.flip);
   if (p.empty) clear_empty(p, p.axes, of, job.y.data + at * size, size);
-  if (p.stream_y) settle_streams();
   if (job.mode == Mode::forward) return Outcome::done;
   const Int<T> *index = reinterpret_cast<const Int<T> *>(states.at[1]);
   char *to = job.b.data + at * p.residual_bytes;
@@ -174,7 +173,7 @@ template <class Law> Outcome push(const Law &law, Job &job, i64 unit, Arena &are
   auto states = fold(law, passes, job, scratch);
   Inner<T> inner(p, of, scratch);
   if (scratch.failed) return Outcome::no_memory;
-  each_result<T>(p, of, passes.results(), inner, [&](auto kind, i64 at, auto counts, auto taps) INLINE_LAMBDA {
+  each_result<Law::counts_padding, T>(p, of, passes.results(), inner, [&](auto kind, i64 at, auto counts, auto taps) INLINE_LAMBDA {
     using X = decltype(kind);
     auto s = load<Law, ALL<Law>, X>(states, at);
     if constexpr (Law::counts_padding)
@@ -183,9 +182,8 @@ template <class Law> Outcome push(const Law &law, Job &job, i64 unit, Arena &are
   });
   i64 size = size_of(job.moved);
   char *dy = job.y.data + dense_offset(p, of, false) * size;
-  deliver<T>(dy, job.moved, states.at[0], passes.results(), p.flip, p.stream_y);
+  deliver<T>(dy, job.moved, states.at[0], passes.results(), p.flip);
   if (p.empty) clear_empty(p, p.axes, of, dy, size);
-  if (p.stream_y) settle_streams();
   return Outcome::done;
 }
 
@@ -202,7 +200,7 @@ template <class Law> Outcome pull(const Law &law, Job &job, i64 unit, Arena &are
   bool flip = p.flip && Law::looks_at_x;
   i64 size = size_of(job.moved);
   char *dx = job.y.data + dense_offset(p, of, true) * size;
-  bool in_place = !Law::looks_at_x && as_they_are<T>(job.moved, false) && !p.stream_x;
+  bool in_place = !Law::looks_at_x && as_they_are<T>(job.moved, false);
   if (in_place) back.last.at[0] = reinterpret_cast<T *>(dx);
   back.reserve(scratch);
   Region<T> handed(p, job.a, job.moved, flip, readers, back.sizes, readers.from);
@@ -219,7 +217,7 @@ template <class Law> Outcome pull(const Law &law, Job &job, i64 unit, Arena &are
     Region<T> x(p, job.x, p.type, p.flip, of, sizes, of.from);
     T *room_x = scratch.template take<T>(x.elements);
     if (scratch.failed) return Outcome::no_memory;
-    each_result<T>(p, readers, passes.results(), inner, [&](auto kind, i64 at, auto counts, auto taps) INLINE_LAMBDA {
+    each_result<Law::counts_padding, T>(p, readers, passes.results(), inner, [&](auto kind, i64 at, auto counts, auto taps) INLINE_LAMBDA {
       using X = decltype(kind);
       auto s = load<Law, ALL<Law>, X>(states, at);
       if constexpr (Law::counts_padding)
@@ -235,16 +233,15 @@ template <class Law> Outcome pull(const Law &law, Job &job, i64 unit, Arena &are
   } else {
     T divisor = T(p.mean ? p.divisor : 1);
     if (divisor != 1)
-      each_result<T>(p, readers, handed.elements, inner, [&](auto kind, i64 at, auto counts, auto) INLINE_LAMBDA {
+      each_result<Law::counts_padding, T>(p, readers, handed.elements, inner, [&](auto kind, i64 at, auto counts, auto) INLINE_LAMBDA {
         using X = decltype(kind);
         X by = divisor != 0 ? splat<X>(divisor) : choose<X>(counts > 0, counts, splat<X>(1));
         save<X>(room + at, load<X>(dy + at) / by);
       });
     done = back.template run_packed<ALL<Turned>>(Source<T, 1>{{divisor != 1 ? room : dy}});
   }
-  if (!in_place) deliver<T>(dx, job.moved, done.at[0], back.results(), flip, p.stream_x);
+  if (!in_place) deliver<T>(dx, job.moved, done.at[0], back.results(), flip);
   if (Law::looks_at_x && p.unread) clear_empty(p, p.readers, of, dx, size);
-  if (p.stream_x) settle_streams();
   return Outcome::done;
 }
 

@@ -77,18 +77,18 @@ void destroy(PyObject *capsule) { delete static_cast<OwnedPlan *>(PyCapsule_GetP
 // plan(law, ties, ignore_nan, flip, mean, type, parameter, divisor, lanes, order, lead_sizes, folds, tap_steps,
 //      position_steps, axes); an axis is (size, outputs, step, bytes of its vectors)
 PyObject *make_plan(PyObject *, PyObject *args) {
-  int law, ties, ignore_nan, flip, mean, type, stream_y, stream_x;
+  int law, ties, ignore_nan, flip, mean, type;
   double parameter;
   long long divisor, lanes;
   PyObject *order, *lead_sizes, *folds, *tap_steps, *position_steps, *axes;
-  if (!PyArg_ParseTuple(args, "iipppidLLOOOOOOpp", &law, &ties, &ignore_nan, &flip, &mean, &type, &parameter, &divisor, &lanes,
-                        &order, &lead_sizes, &folds, &tap_steps, &position_steps, &axes, &stream_y, &stream_x))
+  if (!PyArg_ParseTuple(args, "iipppidLLOOOOOO", &law, &ties, &ignore_nan, &flip, &mean, &type, &parameter, &divisor, &lanes,
+                        &order, &lead_sizes, &folds, &tap_steps, &position_steps, &axes))
     return nullptr;
   try {
     auto owned = std::make_unique<OwnedPlan>();
     Plan &p = owned->plan;
     p.law = Law(law), p.ties = Ties(ties), p.ignore_nan = ignore_nan, p.flip = flip, p.mean = mean, p.type = Type(type);
-    p.parameter = parameter, p.divisor = divisor, p.lanes = lanes, p.stream_y = stream_y, p.stream_x = stream_x;
+    p.parameter = parameter, p.divisor = divisor, p.lanes = lanes;
     std::vector<i64> wanted, sizes, first, taps, steps;
     if (!ints(order, wanted) || !ints(lead_sizes, sizes) || !ints(folds, first) || !ints(tap_steps, taps) ||
         !ints(position_steps, steps))

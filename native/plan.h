@@ -13,7 +13,6 @@ namespace ndpool {
 constexpr i64 UNIT = 32768;        // elements of a unit of work: its scratch stays in the caches
 constexpr i64 DIRECT = 8;          // windows up to that many taps are never worth doubling
 constexpr i64 LINE = 16;           // windows from that many taps on are worth merging side by side
-constexpr i64 PAST_CACHES = 12 << 20;  // bytes of a result that would only push others out of the caches
 
 // The vectors of an axis, by output, one after another: first, length, start, count, taps.
 struct OwnedAxis {
@@ -51,11 +50,15 @@ struct OwnedAxis {
 
   void measure() {
     Axis &a = axis;
-    a.longest = a.most_taps = 0, a.gaps = false;
+    a.longest = a.most_taps = 0, a.gaps = false, a.lowest = a.size, a.highest = 0;
     for (i64 o = 0; o < a.outputs; o++) {
       a.longest = std::max(a.longest, a.length[o]), a.most_taps = std::max(a.most_taps, a.taps[o]);
       a.gaps = a.gaps || a.length[o] == 0;
+      if (a.length[o] == 0) continue;
+      a.lowest = std::min(a.lowest, a.first[o]);
+      a.highest = std::max(a.highest, a.first[o] + (a.length[o] - 1) * a.step + 1);
     }
+    if (a.lowest >= a.highest) a.lowest = a.highest = 0;
   }
 
   // `moves`: positions that the window moves on for the next output, as the window alone says it

@@ -217,9 +217,26 @@ template <class T> Outcome spread_by_tap(Job &job, i64 unit, Arena &arena) {
   i64 n = line ? last[p.rank - 1] - first[p.rank - 1] : p.lanes;
   i64 taps = line ? inner.most_taps : 1, stride = line ? inner.stride : 1, step = line ? inner.step : 0;
   i64 lo = line ? -inner.start[0] : 0, outs = line ? sizes[p.rank - 1] : p.lanes;
-  // input i is tap k of output (i + lo - k step) / stride, where that divides
-  i64 lowest = floor_div(i0 + lo - (taps - 1) * step, stride), highest = floor_div(i0 + n - 1 + lo, stride);
-  i64 left = line ? most(0, base - lowest) : 0, right = line ? most(0, highest - (base + outs - 1)) : 0;
+  // Input i is tap k of output (i + lo - k step) / stride, where that divides: `ways` of a row, by residue (the inputs
+  // i0 + residue, + stride, ...).
+  struct Tap {
+    i64 shift, index;
+  };
+  Tap *ways = scratch.take<Tap>(taps);
+  i64 *ends = scratch.take<i64>(stride + 1);
+  if (scratch.failed) return Outcome::no_memory;
+  i64 filled = 0, left = 0, right = 0;
+  for (i64 residue = 0; residue < stride; residue++) {
+    ends[residue] = filled;
+    for (i64 k = 0; residue < n && k < taps; k++) {
+      i64 o = i0 + residue + lo - k * step, q = floor_div(o, stride), last_q = q + (n - 1 - residue) / stride;
+      if (o != q * stride) continue;
+      ways[filled++] = {q - base, k * p.tap_steps[p.rank - 1]};
+      if (line) left = most(left, base - q), right = most(right, last_q - (base + outs - 1));
+    }
+  }
+  ends[stride] = filled;
+  for (i64 k = 0; k < filled; k++) ways[k].shift += left;
   Rows rows(p, sizes, left, right);
   Reaches reaches(p, rows.outer, first, last, scratch, [&](int i, i64 at, auto visit) {
     const Axis &axis = p.readers[i];
@@ -228,25 +245,11 @@ template <class T> Outcome spread_by_tap(Job &job, i64 unit, Arena &arena) {
       visit((o - (i == 0 ? span.first : 0)) * rows.steps[i] * rows.width, tap * p.tap_steps[i]);
     }
   });
-  struct Tap {
-    i64 shift, index;
-  };
-  Tap *ways = scratch.take<Tap>(taps);  // of a row, by residue: inputs i0 + residue, + stride, ...
-  i64 *ends = scratch.take<i64>(stride + 1);
   T *room = scratch.take<T>(rows.rows * rows.width), *out = scratch.take<T>(n);
   I *index = scratch.take<I>(rows.rows * rows.width);
   if (scratch.failed) return Outcome::no_memory;
-  i64 filled = 0;
-  for (i64 residue = 0; residue < stride; residue++) {
-    ends[residue] = filled;
-    for (i64 k = 0; k < taps; k++) {
-      i64 o = i0 + residue + lo - k * step, q = floor_div(o, stride);
-      if (o == q * stride) ways[filled++] = {q - base + left, k * p.tap_steps[p.rank - 1]};
-    }
-  }
-  ends[stride] = filled;
   i64 size = size_of(job.moved), offset = dense_offset(p, of, true), places = reaches.places();
-  bool in_place = as_they_are<T>(job.moved, false) && !p.stream_x;
+  bool in_place = as_they_are<T>(job.moved, false);
   for (i64 t = of.tile; t < of.tile + of.tiles; t++) {
     const T *dy = fill_rows<T>({p, job.a, job.moved, false, {t, 1, of.from, of.to}, sizes, span.first}, job.moved, rows, room);
     const char *winners = job.x.data + (t * outputs + span.first * after) * p.residual_bytes;
@@ -283,10 +286,9 @@ template <class T> Outcome spread_by_tap(Job &job, i64 unit, Arena &arena) {
         });
       i64 done = stride == 1 ? n : stride == 2 ? n / 2 * 2 : 0;
       for (i64 i = done; i < n; i++) to[i] = gathered(T(), i % stride, i / stride);
-      if (!in_place) deliver<T>(job.y.data + offset * size, job.moved, out, n, false, p.stream_x);
+      if (!in_place) deliver<T>(job.y.data + offset * size, job.moved, out, n, false);
     }
   }
-  if (p.stream_x) settle_streams();
   return Outcome::done;
 }
 
@@ -380,7 +382,7 @@ template <class T> Outcome spread_by_output(Job &job, i64 unit, Arena &arena) {
     each_winner(p, outs, job.x.data + t * results * p.residual_bytes, strides, 1, scratch,
                 [&](i64 o, i64 position) { dx[position] += dy[o]; }, [](i64) {});
     if (scratch.failed) return Outcome::no_memory;
-    if (!in_place) deliver<T>(to, job.moved, dx, inputs, false, false);
+    if (!in_place) deliver<T>(to, job.moved, dx, inputs, false);
   }
   return Outcome::done;
 }

@@ -134,27 +134,5 @@ template <class T> bool as_they_are(Type type, bool flip) {
   else return type == Type::i64;
 }
 
-// A copy that leaves the caches alone: what is written is not read again soon.
-inline void copy_past_caches(char *to, const char *from, i64 n) {
-#if defined(__x86_64__)
-  i64 ahead = i64(-reinterpret_cast<uintptr_t>(to) & 63);
-  if (ahead > n) ahead = n;
-  std::memcpy(to, from, size_t(ahead));
-  i64 i = ahead;
-  for (; i + 64 <= n; i += 64)
-    for (int part = 0; part < 64; part += 16)
-      _mm_stream_si128(reinterpret_cast<__m128i *>(to + i + part),
-                       _mm_loadu_si128(reinterpret_cast<const __m128i *>(from + i + part)));
-  std::memcpy(to + i, from + i, size_t(n - i));
-#else
-  std::memcpy(to, from, size_t(n));
-#endif
-}
-inline void settle_streams() {
-#if defined(__x86_64__)
-  _mm_sfence();
-#endif
-}
-
 }  // namespace
 }  // namespace ndpool

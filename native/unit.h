@@ -76,6 +76,7 @@ struct Span {
   i64 first, last;
 };
 inline Span reads(const Axis &axis, i64 from, i64 to) {
+  if (from == 0 && to == axis.outputs) return {axis.lowest, axis.highest};
   Span s{axis.size, 0};
   auto see = [&](i64 o) {
     if (axis.length[o] == 0) return;
@@ -199,6 +200,15 @@ template <class Law> struct Passes {
     return n;
   }
 
+  // Whether the first two folds go together: small windows over rows, where reading a row again costs less than keeping it.
+  bool fuses() const {
+    if (!Law::light || plan.rank < 2 || plan.lanes > 1 || order[0] != plan.rank - 1 || order[1] != plan.rank - 2) return false;
+    const Axis &inner = axes[order[0]], &outer = axes[order[1]];
+    auto plain = [](const Axis &a) { return !a.doubles && !a.lines && a.phases == 1; };
+    i64 again = (outer.most_taps - outer.stride) * (2 * inner.most_taps + 1);
+    return plain(inner) && plain(outer) && inner.stride <= 2 && inner.most_taps <= 4 && again <= outer.most_taps + 4;
+  }
+
   // A fold in its turn: an axis with `before` places outside and `inside` elements inside it.
   struct Step {
     int axis;
@@ -218,15 +228,13 @@ template <class Law> struct Passes {
 
   void reserve(Scratch &scratch) {
     i64 largest[2] = {0, 0}, longest = 0, widest = 0;
+    bool fused = fuses();
     each_step([&](int s, const Step &step) {
-      bool final = s == plan.rank - 1 && last.at[0];
+      bool final = (s == plan.rank - 1 && last.at[0]) || (s == 0 && fused);
       i64 n = step.before * step.inside * outputs(step.axis);
       if (!final) largest[s % 2] = most(largest[s % 2], n);
-      if (axes[step.axis].doubles) {
-        i64 low, high;
-        Folding<Law, ALL<Law>>::cover(axes[step.axis], step.axis == 0 ? part.from : 0, step.axis == 0 ? part.to : axes[step.axis].outputs, low, high);
-        longest = most(longest, (high - low) * step.inside);
-      }
+      longest = most(longest, step.inside * Folding<Law, ALL<Law>>::block_rows(
+                                             axes[step.axis], step.axis == 0 ? part.from : 0, step.axis == 0 ? part.to : axes[step.axis].outputs));
       if (axes[step.axis].phases > 1) widest = most(widest, outputs(step.axis));
     });
     for (int t = 0; t < 2; t++)
@@ -246,10 +254,22 @@ template <class Law> struct Passes {
   // first(give) calls give(input, row, pieces, distance) for the inputs of the first fold in order
   template <unsigned READ, class First> To run(First first) const {
     To to{};
+    bool fused = fuses();
     each_step([&](int s, const Step &step) {
+      if (fused && s == 0) return;
       To from = to;
       to = s == plan.rank - 1 && last.at[0] ? last : rooms[s % 2];
       To next = to;
+      if (fused && s == 1)
+        return first([&](From input, i64 row, i64 pieces, i64 distance) {
+          int i = step.axis;
+          i64 planes = pieces / sizes[i], begin = i == 0 ? part.from : 0, end = i == 0 ? part.to : axes[i].outputs;
+          const Axis &inner = axes[i + 1];
+          Folding<Law, READ>{law, inner, 0, inner.outputs, 0, inner.size, 1, row, plan.tap_steps[i + 1], block, phases,
+                             planes, sizes[i] * distance, (end - begin) * inner.outputs}
+              .planes(next, input, axes[i], begin, end, i == 0 ? span.first : 0, distance, plan.tap_steps[i]);
+          next = next + planes * (end - begin) * inner.outputs;
+        });
       if (s > 0) return pass<ALL<Law>>(step, to, from, step.inside, step.before, sizes[step.axis] * step.inside);
       first([&](From input, i64 row, i64 pieces, i64 distance) {
         pass<READ>(step, next, input, row, pieces, distance);
@@ -305,11 +325,11 @@ template <class T> struct Inner {
 // Padding that counts is zeros: merged last, all at once.
 template <class Law, class X>
 INLINE void merge_padding(const Law &law, State<X, Law::planes> &s, X counts, X taps) {
-  State<X, Law::planes> zeros{};
-  zeros.at[1] = counts - taps;
-  State<X, Law::planes> merged = s;
-  law.merge(merged, zeros);
   Ints<X> padded = counts > taps;
+  if (!any(padded)) return;
+  State<X, Law::planes> zeros{}, merged = s;
+  zeros.at[1] = counts - taps;
+  law.merge(merged, zeros);
   for (int i = 0; i < Law::planes; i++) s.at[i] = choose<X>(padded, merged.at[i], s.at[i]);
 }
 

@@ -99,6 +99,16 @@ template <class X, int STRIDE> INLINE X load(const Element<X> *p) {
   else return load<X>(p);
 }
 
+template <class X> INLINE bool any(X mask) {
+  if constexpr (LANES<X> == 1) return mask != 0;
+  else {
+    auto words = __builtin_bit_cast(typename VectorOf<uint64_t, int(sizeof(X))>::type, mask);
+    uint64_t all = 0;
+    for (int i = 0; i < LANES<decltype(words)>; i++) all |= words[i];
+    return all != 0;
+  }
+}
+
 // a0 b0 a1 b1 ...
 template <class X, size_t... I> INLINE void interleave(Element<X> *p, X a, X b, std::index_sequence<I...>) {
   constexpr int N = LANES<X>;
@@ -177,11 +187,10 @@ template <class X> INLINE X exp_negative(X x) {
   X sum = splat<X>(series.inverse_factorial[F::exp_terms]);
   for (int i = F::exp_terms - 1; i >= 0; i--) sum = sum * r + series.inverse_factorial[i];
   X scale = from_bits<X>((bits(shifted) - bits(magic) + F::bias) << F::fraction);
-  X result = choose<X>(x < F::least, X{}, sum * scale);
-  return choose<X>(x != x, x, result);
+  return choose<X>(x < F::least, X{}, sum * scale);
 }
 
-// log x for normal x > 0: e ln 2 + 2 atanh((m - 1) / (m + 1)), m near 1
+// log x for normal x > 0, and NaN for NaN: e ln 2 + 2 atanh((m - 1) / (m + 1)), m near 1
 template <class X> INLINE X log_positive(X x) {
   using T = Element<X>;
   using F = Format<T>;
@@ -194,7 +203,7 @@ template <class X> INLINE X log_positive(X x) {
   X sum = splat<X>(series.inverse_odd[F::log_terms - 1]);
   for (int i = F::log_terms - 2; i >= 0; i--) sum = sum * square + series.inverse_odd[i];
   X high = power * F::ln2_high, low = power * F::ln2_low + 2 * u * sum;
-  return high + low;
+  return choose<X>(x == x, high + low, x);
 }
 
 }  // namespace

@@ -31,7 +31,6 @@ TIES = {"first": 0, "last": 1, "all": 2, "split": 3}
 FORWARD, WINNERS, PUSH, PULL, PICK, SPREAD, POSITIONS = range(7)
 TYPES = ("float32", "float64", "float16", "bfloat16", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32")
 TYPES = {dtype: i for i, dtype in enumerate((*TYPES, "uint64"))} | {"bool": TYPES.index("uint8")}
-PAST_CACHES = 1 << 62  # bytes
 MOST_AXES = 30
 
 
@@ -239,7 +238,6 @@ class Plan:
         elif law.params:
             parameter = float(law.params[0])
             parameter, flip = abs(parameter), parameter < 0
-        size = np.dtype(np.uint16).itemsize if dtype == "bfloat16" else np.dtype(dtype).itemsize
         self.type = dtype
         self.handle = self.native.plan(
             LAWS[law.name], ties, ignore, flip, law.name == "mean", TYPES[dtype], parameter, divisor,
@@ -248,7 +246,6 @@ class Plan:
             [sizes[i] for i in lead], list(reversed(rows)), tap_steps,
             [steps.get(group[-1], 0) for group in self.pooled_groups],
             [_packed(axis) for axis in folded],
-            size * math.prod(window.out_shape) > PAST_CACHES, size * math.prod(sizes) > PAST_CACHES,
         )  # fmt: skip
 
     def _reorder(self, lead: list[int], pooled: list[int], lanes: list[int], window: Window) -> None:
