@@ -190,8 +190,10 @@ template <class Law, unsigned READ> struct Folding {
     std::integral_constant<int, 1> one;
     std::integral_constant<int, 2> two;
     std::integral_constant<int, 3> three;
-    if (axis.stride == 2) taps == 2 ? go(two, two) : taps == 3 ? go(two, three) : go(two, any);
-    else go(one, any);
+    if (axis.stride != 2) go(one, any);
+    else if (taps == 2) go(two, two);
+    else if (taps == 3) go(two, three);
+    else go(two, any);
   }
 
   void zero(To to, i64 n) const {

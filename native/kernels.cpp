@@ -30,8 +30,8 @@ template <class T> Outcome real(Job &job, i64 unit, Arena &arena) {
   T parameter = T(p.parameter);
   switch (job.mode) {
     case Mode::winners: return find<T>(job, unit, arena);
-    case Mode::pick: return tap_by_tap(p) ? pick_by_tap<T>(job, unit, arena) : pick_by_output<T>(job, unit, arena);
-    case Mode::spread: return tap_by_tap(p) ? spread_by_tap<T>(job, unit, arena) : spread_by_output<T>(job, unit, arena);
+    case Mode::pick: return pick<T>(job, unit, arena);
+    case Mode::spread: return spread<T>(job, unit, arena);
     default: break;
   }
   if (p.law == Law::max) {

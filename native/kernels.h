@@ -39,7 +39,6 @@ enum class Mode : int32_t {
 enum class Type : int32_t { f32, f64, f16, bf16, i8, i16, i32, i64, u8, u16, u32, u64 };
 
 constexpr int MOST_AXES = 32;
-constexpr i64 FEW_TAPS = 64;  // derivatives of a max go tap by tap up to that many
 
 // A residual is the index of the winning tap among all taps of the unclipped window, in row-major order.
 struct Plan {

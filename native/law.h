@@ -42,7 +42,8 @@ template <bool LAST, bool IGNORE, class X> INLINE Ints<X> takes(X b, X a) {
 struct Plain {
   static constexpr bool overlaps = false;  // whether a tap may be merged twice
   static constexpr bool indexed = false;   // whether plane 1 is the index of a tap
-  static constexpr bool light = false;     // whether a merge is a few instructions: worth a loop for every case
+  static constexpr bool light = false;     // whether a merge is a few instructions
+  static constexpr bool hot = false;       // whether it is worth loops of its own for small windows
   static constexpr bool spares_reads = false;  // whether constant planes are worth a loop that does not read them
   static constexpr bool signs = false;     // whether equal values may differ in sign
   static constexpr bool chooses = false;   // whether the state is the value
@@ -60,7 +61,7 @@ template <class E> struct Select : Plain {
   using T = E;
   static constexpr T idle(T there, int) { return there; }
   static constexpr int planes = 1;
-  static constexpr bool overlaps = true, signs = is_float<T>, chooses = true, light = true;
+  static constexpr bool overlaps = true, signs = is_float<T>, chooses = true, light = true, hot = std::is_same_v<T, float> || sizeof(T) == 1;
   static constexpr T constant[1] = {0};
   template <class X> INLINE void merge(State<X, 1> &a, const State<X, 1> &b) const {
     X p = a.at[0], q = b.at[0], larger = choose<X>(q > p, q, p);
@@ -87,7 +88,7 @@ template <class E> struct Select : Plain {
 template <class E, bool LAST, bool IGNORE> struct Winner : Plain {
   using T = E;
   static constexpr T idle(T there, int) { return there; }
-  static constexpr bool spares_reads = !LAST && !IGNORE;
+  static constexpr bool spares_reads = !LAST && !IGNORE, hot = spares_reads && std::is_same_v<T, float>;
   static constexpr int planes = 2;
   static constexpr bool overlaps = true, indexed = true, light = true;
   static constexpr T constant[2] = {0, 0};
@@ -132,7 +133,7 @@ template <class E, bool IGNORE, int PLANES> struct Share : Plain {
 template <class E, int PLANES> struct Add : Plain {
   using T = E;
   static constexpr int planes = PLANES;
-  static constexpr bool looks_at_x = false, light = true;
+  static constexpr bool looks_at_x = false, light = true, hot = std::is_same_v<T, float>;
   static constexpr T constant[2] = {0, 0};
   template <class X> INLINE void merge(State<X, PLANES> &a, const State<X, PLANES> &b) const {
     for (int i = 0; i < PLANES; i++) a.at[i] += b.at[i];

@@ -77,7 +77,7 @@ template <class Law> Sink<typename Law::T, Law::planes> fold(const Law &law, Pas
   from.at[0] = x.all(p.type, p.flip, room[0]);
   const T *dx = nullptr;
   if constexpr (MOVES)
-    from.at[2] = dx = Region<T>(p, job.a, job.moved, p.flip, passes.part, passes.sizes, passes.span.first).all(job.moved, p.flip, room[2]);
+    from.at[2] = dx = Region<T>(p, job.a, job.moved, false, passes.part, passes.sizes, passes.span.first).all(job.moved, false, room[2]);
   if constexpr (Law::lifts) {
     each_once<T>(x.elements, [&](auto kind, i64 j) INLINE_LAMBDA {
       using X = decltype(kind);
@@ -182,7 +182,7 @@ template <class Law> Outcome push(const Law &law, Job &job, i64 unit, Arena &are
   });
   i64 size = size_of(job.moved);
   char *dy = job.y.data + dense_offset(p, of, false) * size;
-  deliver<T>(dy, job.moved, states.at[0], passes.results(), p.flip);
+  deliver<T>(dy, job.moved, states.at[0], passes.results(), false);
   if (p.empty) clear_empty(p, p.axes, of, dy, size);
   return Outcome::done;
 }
@@ -197,17 +197,16 @@ template <class Law> Outcome pull(const Law &law, Job &job, i64 unit, Arena &are
   using Turned = decltype(turned);
   Passes<Turned> back(turned, p, true, of);
   Part readers{of.tile, of.tiles, back.span.first, back.span.last};  // outputs that read the band
-  bool flip = p.flip && Law::looks_at_x;
   i64 size = size_of(job.moved);
   char *dx = job.y.data + dense_offset(p, of, true) * size;
   bool in_place = !Law::looks_at_x && as_they_are<T>(job.moved, false);
   if (in_place) back.last.at[0] = reinterpret_cast<T *>(dx);
   back.reserve(scratch);
-  Region<T> handed(p, job.a, job.moved, flip, readers, back.sizes, readers.from);
+  Region<T> handed(p, job.a, job.moved, false, readers, back.sizes, readers.from);
   T *room = scratch.template take<T>(handed.elements);
   Inner<T> inner(p, readers, scratch);
   if (scratch.failed) return Outcome::no_memory;
-  const T *dy = handed.all(job.moved, flip, room);
+  const T *dy = handed.all(job.moved, false, room);
   Sink<T, Turned::planes> done{};
   if constexpr (Law::looks_at_x) {
     Passes<Law> passes(law, p, false, readers);
@@ -240,7 +239,7 @@ template <class Law> Outcome pull(const Law &law, Job &job, i64 unit, Arena &are
       });
     done = back.template run_packed<ALL<Turned>>(Source<T, 1>{{divisor != 1 ? room : dy}});
   }
-  if (!in_place) deliver<T>(dx, job.moved, done.at[0], back.results(), flip);
+  if (!in_place) deliver<T>(dx, job.moved, done.at[0], back.results(), false);
   if (Law::looks_at_x && p.unread) clear_empty(p, p.readers, of, dx, size);
   return Outcome::done;
 }

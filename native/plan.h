@@ -117,10 +117,10 @@ struct OwnedPlan {
       owned.point();
       owned.measure();
       owned.find_runs(1);
-      a.slides = true;
       i64 moves = a.outputs > 1 ? a.start[1] - a.start[0] : 1;
+      a.slides = moves > 0;
       for (i64 o = 1; o < a.outputs; o++) a.slides = a.slides && a.start[o] == a.start[0] + o * moves;
-      if (a.slides) slide(a, std::max<i64>(moves, 1));
+      if (a.slides) slide(a, moves);
       // uneven bins overlap by less than they move on
       owned.decide(a.most_taps, a.slides && a.outputs > 1 ? moves : a.most_taps);
       for (i64 o = 0; o < a.outputs; o++) {
@@ -180,15 +180,7 @@ struct OwnedPlan {
     i64 tile = std::max<i64>(1, std::max(tile_in, tile_out));
     p.tiles_a_unit = p.tiles_a_unit_back = std::max<i64>(1, UNIT / tile);
     if (p.band >= a.outputs) p.band = std::max<i64>(a.outputs, 1);
-    bool follows = p.law == Law::max && (p.ties == Ties::first || p.ties == Ties::last);
-    if (p.band_back >= a.size || follows_by_output(p, follows)) p.band_back = std::max<i64>(a.size, 1);
-  }
-
-  static bool follows_by_output(const Plan &p, bool follows) {
-    if (!follows) return false;
-    for (int i = 0; i < p.rank; i++)
-      if (!p.axes[i].slides) return true;
-    return p.taps > FEW_TAPS;
+    p.band_back = std::min(p.band_back, std::max<i64>(a.size, 1));
   }
 };
 

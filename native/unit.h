@@ -202,11 +202,11 @@ template <class Law> struct Passes {
 
   // Whether the first two folds go together: small windows over rows, where reading a row again costs less than keeping it.
   bool fuses() const {
-    if (!Law::light || plan.rank < 2 || plan.lanes > 1 || order[0] != plan.rank - 1 || order[1] != plan.rank - 2) return false;
+    if (!Law::hot || plan.rank < 2 || plan.lanes > 1 || order[0] != plan.rank - 1 || order[1] != plan.rank - 2) return false;
     const Axis &inner = axes[order[0]], &outer = axes[order[1]];
     auto plain = [](const Axis &a) { return !a.doubles && !a.lines && a.phases == 1; };
     i64 again = (outer.most_taps - outer.stride) * (2 * inner.most_taps + 1);
-    return plain(inner) && plain(outer) && inner.stride <= 2 && inner.most_taps <= 4 && again <= outer.most_taps + 4;
+    return plain(inner) && plain(outer) && inner.stride <= 2 && inner.most_taps <= 3 + (inner.stride == 1) && again <= outer.most_taps + 4;
   }
 
   // A fold in its turn: an axis with `before` places outside and `inside` elements inside it.
@@ -260,16 +260,17 @@ template <class Law> struct Passes {
       To from = to;
       to = s == plan.rank - 1 && last.at[0] ? last : rooms[s % 2];
       To next = to;
-      if (fused && s == 1)
-        return first([&](From input, i64 row, i64 pieces, i64 distance) {
-          int i = step.axis;
-          i64 planes = pieces / sizes[i], begin = i == 0 ? part.from : 0, end = i == 0 ? part.to : axes[i].outputs;
-          const Axis &inner = axes[i + 1];
-          Folding<Law, READ>{law, inner, 0, inner.outputs, 0, inner.size, 1, row, plan.tap_steps[i + 1], block, phases,
-                             planes, sizes[i] * distance, (end - begin) * inner.outputs}
-              .planes(next, input, axes[i], begin, end, i == 0 ? span.first : 0, distance, plan.tap_steps[i]);
-          next = next + planes * (end - begin) * inner.outputs;
-        });
+      if constexpr (Law::hot)
+        if (fused && s == 1)
+          return first([&](From input, i64 row, i64 pieces, i64 distance) {
+            int i = step.axis;
+            i64 planes = pieces / sizes[i], begin = i == 0 ? part.from : 0, end = i == 0 ? part.to : axes[i].outputs;
+            const Axis &inner = axes[i + 1];
+            Folding<Law, READ>{law, inner, 0, inner.outputs, 0, inner.size, 1, row, plan.tap_steps[i + 1], block, phases,
+                               planes, sizes[i] * distance, (end - begin) * inner.outputs}
+                .planes(next, input, axes[i], begin, end, i == 0 ? span.first : 0, distance, plan.tap_steps[i]);
+            next = next + planes * (end - begin) * inner.outputs;
+          });
       if (s > 0) return pass<ALL<Law>>(step, to, from, step.inside, step.before, sizes[step.axis] * step.inside);
       first([&](From input, i64 row, i64 pieces, i64 distance) {
         pass<READ>(step, next, input, row, pieces, distance);

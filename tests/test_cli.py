@@ -17,7 +17,7 @@ import pytest
 
 import ndpool
 from ndpool import cli, demo
-from ndpool.engines import portable
+from ndpool.engines import native, portable
 
 
 @pytest.fixture(scope="module")
@@ -123,6 +123,7 @@ def test_a_broken_engine_fails_the_demo(part, monkeypatch, tmp_path, capsys):
         return replace(linear, **broken[part])
 
     monkeypatch.setattr(portable, "linearize", wrong)
+    monkeypatch.setattr(native, "supports", lambda *_: False)
     assert cli.main(["demo", "--out", str(tmp_path / "a.html")]) == 1
     out = capsys.readouterr().out
     assert "18 of 19 ops differ from the spec" in out

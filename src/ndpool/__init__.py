@@ -37,6 +37,7 @@ from .api import (
 )  # fmt: skip
 from .engines import Linear
 from .engines.dual import DualArray
+from .engines.native import set_threads, threads
 from .errors import PoolError, PoolTypeError
 from .graph import Graph, GraphError, Program
 from .op import Op

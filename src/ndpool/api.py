@@ -8,6 +8,7 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any, Concatenate, ParamSpec
 
 from . import ops
@@ -22,8 +23,14 @@ P = ParamSpec("P")
 def _function(record: Callable[P, Op]) -> Callable[Concatenate[Any, P], Any]:
     """`function(x, *args)` is `record(*args)(x)`."""
 
+    made = lru_cache(maxsize=256, typed=True)(record)
+
     def call(x: Any, /, *args: P.args, **kwargs: P.kwargs) -> Any:
-        return record(*args, **kwargs)(x)
+        try:
+            op = made(*args, **kwargs)
+        except TypeError:  # arguments that cannot be remembered, or wrong ones
+            op = record(*args, **kwargs)
+        return op(x)
 
     own = inspect.signature(record)
     x = inspect.Parameter("x", inspect.Parameter.POSITIONAL_ONLY, annotation=Any)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 from .errors import PoolError, PoolTypeError
@@ -13,18 +12,24 @@ Size = int | tuple[int, ...]
 LIMIT = 2**63 - 1
 
 
-@contextmanager
-def named(name: str) -> Iterator[None]:
+class named:  # noqa: N801  (reads as a word: with named("max_pool"))
     """Put the name that the user called in front of every error from inside."""
-    try:
-        yield
-    except PoolError as error:
-        text = str(error)
-        if text.startswith(f"{name}: "):
-            raise
-        raise type(error)(f"{name}: {text}") from error.__cause__
-    except (TypeError, ArithmeticError) as error:  # a scalar without >, /, exp ..., or out of range: its own words
-        raise PoolTypeError(f"{name}: these scalars cannot be pooled so: {error}") from error
+
+    __slots__ = ("name",)
+
+    def __init__(self, name: str):
+        self.name = name
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: Any) -> None:
+        if isinstance(error, PoolError):
+            text = str(error)
+            if not text.startswith(f"{self.name}: "):
+                raise type(error)(f"{self.name}: {text}") from error.__cause__
+        elif isinstance(error, (TypeError, ArithmeticError)):  # a scalar without >, /, exp ..., or out of range
+            raise PoolTypeError(f"{self.name}: these scalars cannot be pooled so: {error}") from error
 
 
 def integer(name: str, value: Any, least: int) -> int:

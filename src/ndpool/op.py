@@ -12,7 +12,7 @@ from abc import ABC, abstractmethod
 from dataclasses import KW_ONLY, MISSING, dataclass, fields, replace
 from functools import lru_cache
 from itertools import chain
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from . import engines
 from .arguments import (
@@ -53,11 +53,19 @@ class Op(ABC):
     axes: tuple[int, ...] | int | None = None
     empty: Literal["zero", "error"] = "zero"
 
+    _bound: ClassVar[dict[Any, _Bound]]  # by signature; each record has its own
     wants_lists = True  # in a graph, exact scalars come as nested lists
 
     def __post_init__(self) -> None:
         with named(self.name):
             self._check()
+        self._set(_bound={})
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {field.name: getattr(self, field.name) for field in fields(self)}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self._set(**state, _bound={})
 
     def _check(self) -> None:
         self._set(axes=axes_tuple(self.axes))
@@ -131,10 +139,6 @@ class Op(ABC):
     def _shown(self, window: Window) -> tuple[int, ...]:
         return window.out_shape
 
-    def _shape(self, engine: engines.Engine, y: Any, window: Window) -> Any:
-        shape = self._shown(window)
-        return y if shape == window.out_shape else engine.reshape(y, shape)
-
     # -- running
 
     def __call__(self, x: Any) -> Any:
@@ -142,43 +146,64 @@ class Op(ABC):
         if not getattr(self, "return_indices", False):
             return self.forward(x)
         with named(self.name):
-            window, engine = self._engine(x)
-            y, indices = engine.winners(window, self.law, x, self.pooled_axes(len(window.axes)))
-            return self._shape(engine, y, window), self._shape(engine, indices, window)
+            bound = self._bind(x)
+            y, indices = bound.engine.winners(x, self.pooled_axes(len(bound.window.axes)))
+            return bound.show(y), bound.show(indices)
 
     def forward(self, x: Any) -> Any:
         """The pooled values alone."""
+        bound = self._bound.get(engines.signature(x))
+        if bound is not None:  # all questions about such an array have been asked before
+            try:
+                return bound.show(bound.engine.forward(x))
+            except PoolError as error:
+                with named(self.name):
+                    raise error
         with named(self.name):
-            window, engine = self._engine(x)
-            return self._shape(engine, engine.forward(window, self.law, x), window)
+            bound = self._bind(x)
+            return bound.show(bound.engine.forward(x))
 
-    def _engine(self, x: Any) -> tuple[Window, engines.Engine]:
-        if engines.namespace(x):
-            dtypes.check(self.law.name, x.dtype)
-        window = self.window(engines.shape_of(x))
-        return window, engines.choose(x, window, self.law)
+    def _bind(self, x: Any) -> _Bound:
+        """Window and engine for x, remembered for arrays like it."""
+        signature = engines.signature(x)
+        bound = self._bound.get(signature)
+        if bound is None:
+            xp = engines.namespace(x)
+            if xp:
+                dtypes.check(self.law.name, x.dtype)
+            window = self.window(engines.shape_of(x))
+            rounds = bool(xp) and self.law.name == "mean" and dtypes.kind(x.dtype) == "integer"
+            bound = _Bound(window, engines.choose(x, window, self.law), self._shown(window), xp, rounds)
+            if signature is not None:
+                if len(self._bound) >= REMEMBERED:
+                    self._bound.clear()
+                self._bound[signature] = bound
+        return bound
 
     def linearize(self, x: Any) -> Linear:
-        """One forward pass; then `.y`, and `.jvp(dx)` and `.vjp(dy)` as often as wanted, from residuals alone."""
+        """One forward pass; then `.y`, and `.jvp(dx)` and `.vjp(dy)` as often as wanted, from what it kept."""
         with named(self.name):
-            window, engine = self._engine(x)
-            xp, dtype = engines.namespace(x), getattr(x, "dtype", None)
-            if self.law.name == "mean" and xp and dtypes.kind(dtype) == "integer":
+            bound = self._bind(x)
+            window, engine, dtype = bound.window, bound.engine, getattr(x, "dtype", None)
+            if bound.rounds:
                 raise PoolTypeError(
                     f"a mean of {dtypes.name(dtype)} is rounded and has no derivative; convert x to float32 first"
                 )
-            at = engine.linearize(window, self.law, x)
-            push, pull, y = at.jvp, at.vjp, self._shape(engine, at.y, window)
+            at, xp, x_type = engine.linearize(x), bound.xp, type(x)
+            y, push, pull = bound.show(at.y), at.jvp, at.vjp
+            del at  # what pushes and pulls keeps no values
 
         def jvp(dx: Any) -> Any:
             with named(self.name):
-                _accept("dx", dx, "x", window.shape, xp, dtype)
-                return self._shape(engine, push(dx), window)
+                if not _alike(dx, x_type, dtype, window.shape):
+                    _accept("dx", dx, "x", window.shape, xp, dtype)
+                return bound.show(push(dx))
 
         def vjp(dy: Any) -> Any:
             with named(self.name):
-                _accept("dy", dy, "y", self._shown(window), xp, dtype)
-                return pull(engine.reshape(dy, window.out_shape))
+                if not _alike(dy, x_type, dtype, bound.shape):
+                    _accept("dy", dy, "y", bound.shape, xp, dtype)
+                return pull(dy if bound.shape == window.out_shape else engine.reshape(dy, window.out_shape))
 
         return Linear(y, jvp, vjp)
 
@@ -198,6 +223,28 @@ class Op(ABC):
     def vjp(self, x: Any, dy: Any) -> Any:
         """The cotangent of x for the cotangent `dy` of self(x) (reverse mode)."""
         return self.linearize(x).vjp(dy)
+
+
+REMEMBERED = 64  # signatures that a record keeps an engine for
+
+
+@dataclass(frozen=True)
+class _Bound:
+    """What runs a record on arrays of one signature, and the shape in which results are shown."""
+
+    window: Window
+    engine: engines.Engine
+    shape: tuple[int, ...]
+    xp: Any  # the array library, or None
+    rounds: bool  # whether values are rounded to integers, so that there is no derivative
+
+    def show(self, y: Any) -> Any:
+        return y if self.shape == self.window.out_shape else self.engine.reshape(y, self.shape)
+
+
+def _alike(a: Any, kind: type, dtype: Any, shape: tuple[int, ...]) -> bool:
+    """Whether `a` is plainly of that type, dtype and shape; False where it takes a closer look."""
+    return type(a) is kind and dtype is not None and a.dtype is dtype and a.shape == shape and getattr(dtype, "kind", "") == "f"
 
 
 def _accept(name: str, tangent: Any, of: str, shape: tuple[int, ...], xp: Any, dtype: Any) -> None:

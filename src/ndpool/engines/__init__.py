@@ -1,7 +1,8 @@
-"""Engines run a law over a window: `reference` is the spec itself, `portable` is array operations.
+"""Engines run a law over a window: `reference` is the spec itself, `portable` is array operations, `native` is C++.
 
-`choose` is the one place that decides which: nested lists and laws of the user's own run on the reference, arrays on
-the portable engine of their own namespace. Nothing is imported for an array library that is not in use.
+`choose` is the one place that decides which: nested lists and laws of the user's own run on the reference, NumPy arrays
+on the native engine where it is built, other arrays on the portable engine of their own namespace. Nothing is imported
+for an array library that is not in use.
 """
 
 from __future__ import annotations
@@ -18,17 +19,17 @@ from ..spec import Law, Window
 from . import native, portable, reference
 from .linear import Linear
 
-__all__ = ["Engine", "Linear", "choose", "namespace", "shape_of"]
+__all__ = ["Engine", "Linear", "choose", "namespace", "shape_of", "signature"]
 
 
 @dataclass(frozen=True)
 class Engine:
-    """`forward`, `linearize` and `winners` of (window, law, x), and `reshape` of what they give."""
+    """What runs one law over one window: `forward(x)`, `linearize(x)`, `winners(x, axes)`, and `reshape` of results."""
 
     name: str
-    forward: Callable[..., Any]
-    linearize: Callable[..., Linear]
-    winners: Callable[..., tuple[Any, Any]]
+    forward: Callable[[Any], Any]
+    linearize: Callable[[Any], Linear]
+    winners: Callable[[Any, tuple[int, ...]], tuple[Any, Any]]
     reshape: Callable[[Any, tuple[int, ...]], Any]
 
 
@@ -42,8 +43,8 @@ def _quietly(run: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
-def _quiet_linear(xp: Any, *args: Any) -> Linear:
-    linear = _quietly(portable.linearize)(xp, *args)
+def _quiet_linear(*args: Any) -> Linear:
+    linear = _quietly(portable.linearize)(*args)
     return Linear(linear.y, _quietly(linear.jvp), _quietly(linear.vjp))
 
 
@@ -53,11 +54,6 @@ def _reshape(a: Any, shape: tuple[int, ...]) -> Any:
 
 def _renest(x: Any, shape: tuple[int, ...]) -> Any:
     return reference.nest(reference.flatten(x)[0], shape)
-
-
-NATIVE = Engine("native", native.forward, native.linearize, native.winners, np.reshape)
-NESTED = Engine("reference", reference.forward, reference.linearize, reference.winners, _renest)
-ORACLE = Engine("reference", reference.forward, reference.linearize, reference.winners, np.reshape)
 
 
 def namespace(x: Any, name: str = "x") -> Any:
@@ -82,16 +78,21 @@ def shape_of(x: Any, name: str = "x") -> tuple[int, ...]:
     return tuple(x.shape) if namespace(x, name) else reference.flatten(x, name)[1]
 
 
+def signature(x: Any) -> Any:
+    """What decides which engine runs on an array, and how: None for anything but a NumPy array."""
+    return (x.shape, x.strides, x.dtype) if type(x) is np.ndarray else None
+
+
 def choose(x: Any, window: Window, law: Law) -> Engine:
-    """The engine that runs `law` over `window` on x."""
+    """The engine that runs `law` over `window` on x and on every array with its signature."""
     xp = namespace(x)
-    if xp is None:
-        return NESTED
     if xp is np and native.supports(window, law, x):
-        return NATIVE
-    if portable.supports(window, law):
-        run = [partial(_quietly(f), xp) for f in (portable.forward, portable.winners)]
-        return Engine("portable", run[0], partial(_quiet_linear, xp), run[1], _reshape)
-    if xp is np:
-        return ORACLE
+        plan = native.bind(window, law, x)
+        return Engine("native", plan.forward, plan.linearize, plan.winners, _reshape)
+    if xp is not None and portable.supports(window, law):
+        forward, winners = (partial(_quietly(f), xp, window, law) for f in (portable.forward, portable.winners))
+        return Engine("portable", forward, partial(_quiet_linear, xp, window, law), winners, _reshape)
+    if xp is None or xp is np:
+        run = [partial(f, window, law) for f in (reference.forward, reference.linearize, reference.winners)]
+        return Engine("reference", *run, _renest if xp is None else np.reshape)
     raise PoolTypeError(f"a law of your own runs on NumPy arrays and nested lists, not on {type(x).__qualname__}")

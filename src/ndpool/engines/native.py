@@ -1,7 +1,7 @@
 """The native engine: the C++ kernels of the extension `ndpool._native`, for NumPy arrays on the CPU.
 
 A plan holds every decision (which axes lie where in memory, what each output reads, the law, the dtype); it is made once
-and kept. A run takes arrays of any strides. Reading order: `forward`, `linearize`, `winners`, then `Plan`.
+and kept. A run takes arrays of any strides. Reading order: `Plan` (runs), `Layout` (where axes lie), `_packed`.
 
 What may not live here: arithmetic on elements, and geometry beyond asking `Axis.span`. The extension is built when the
 package is installed, if a compiler is there; `available` and `reason` say if it is.
@@ -12,6 +12,7 @@ from __future__ import annotations
 import importlib
 import math
 import os
+from collections.abc import Callable
 from functools import cache, lru_cache
 from typing import Any
 
@@ -29,8 +30,8 @@ Array = np.ndarray[Any, Any]
 LAWS = {"max": 0, "min": 0, "sum": 1, "mean": 1, "smooth_max": 2, "lp": 3}
 TIES = {"first": 0, "last": 1, "all": 2, "split": 3}
 FORWARD, WINNERS, PUSH, PULL, PICK, SPREAD, POSITIONS = range(7)
-TYPES = ("float32", "float64", "float16", "bfloat16", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32")
-TYPES = {dtype: i for i, dtype in enumerate((*TYPES, "uint64"))} | {"bool": TYPES.index("uint8")}
+NAMES = ("float32", "float64", "float16", "bfloat16", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32")
+TYPES = {dtype: i for i, dtype in enumerate((*NAMES, "uint64"))} | {"bool": NAMES.index("uint8")}
 MOST_AXES = 30
 
 
@@ -51,6 +52,7 @@ def _load() -> tuple[Any, str]:
         return None, f"the extension does not load ({error}); install ndpool again on this machine"
 
 
+@cache
 def reason() -> str:
     """Why this engine is not in use and what to do about it, in one sentence; empty if it is."""
     if os.environ.get("NDPOOL_ENGINE") == "portable":
@@ -78,21 +80,21 @@ def use(isa: str) -> None:
     _load()[0].use(isa)
 
 
-_threads = 0
+_threads = 0  # not asked for yet
 
 
 def threads() -> int:
-    """The most threads a run uses."""
-    if _threads:
-        return _threads
-    given = os.environ.get("NDPOOL_THREADS", "")
-    if given.isdigit() and int(given) > 0:
-        return int(given)
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    """The most threads a run uses: NDPOOL_THREADS, or one a core."""
+    global _threads
+    if not _threads:
+        given = os.environ.get("NDPOOL_THREADS", "")
+        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        _threads = int(given) if given.isdigit() and int(given) > 0 else cores
+    return _threads
 
 
 def set_threads(n: int) -> None:
-    """Let a run use up to `n` threads; 0 for one a core. The results have the same bits whatever the number."""
+    """Let a run use up to `n` threads; 0 for the default. The results have the same bits whatever the number."""
     global _threads
     _threads = n
 
@@ -101,12 +103,12 @@ def set_threads(n: int) -> None:
 
 
 def supports(window: Window, law: Law, x: Any) -> bool:
-    """Whether the kernels run `law` over `window` on x; what they leave is empty, complex, or longer than 64 bits."""
+    """Whether the kernels run `law` over `window` on x. They leave alone what is empty, complex, or a plain copy."""
     return (
         type(x) is np.ndarray
-        and x.dtype.isnative
         and name(x.dtype) in TYPES
         and portable.supports(window, law)
+        and not (law.name == "mean" and (law.params[0] or 0) >> 31 and kind(x.dtype) == "integer")
         and 0 not in window.shape
         and 0 not in window.out_shape
         and len(window.axes) <= MOST_AXES
@@ -117,71 +119,134 @@ def supports(window: Window, law: Law, x: Any) -> bool:
 
 def forward(window: Window, law: Law, x: Array) -> Array:
     """The values of all outputs, in x's dtype."""
-    plan = _plan(window, law, x)
-    y = plan.outputs(x.dtype)
-    plan.run(FORWARD, x, x, None, y)
-    return plan.shown(y)
+    return bind(window, law, x).forward(x)
+
+
+def linearize(window: Window, law: Law, x: Array) -> Linear:
+    """The values, and jvp and vjp at x."""
+    return bind(window, law, x).linearize(x)
 
 
 def winners(window: Window, law: Law, x: Array, axes: tuple[int, ...]) -> tuple[Array, Array]:
     """The values and where each was taken from: flat row-major positions within `axes`; -1 where nothing is read."""
-    plan = _plan(window, law, x, axes)
-    y, residual, places = plan.outputs(x.dtype), plan.outputs(plan.residual), plan.outputs(np.dtype(np.int64))
-    plan.run(WINNERS, x, x, None, y, residual)
-    plan.run(POSITIONS, x, residual, None, places)
-    shown = plan.shown(places)
-    steps = _steps(axes, window)
-    for i in set(steps) - set(plan.pooled):  # no window joins these: the output's own index
-        own = np.arange(window.axes[i].size).reshape((-1,) + (1,) * (len(window.axes) - i - 1)) * steps[i]
-        shown = np.where(shown < 0, shown, shown + own)
-    return plan.shown(y), shown
+    return bind(window, law, x).winners(x, axes)
 
 
-def linearize(window: Window, law: Law, x: Array) -> Linear:
-    """The values, and jvp and vjp at x. A max keeps which tap won, in a byte for up to 256 taps; other laws keep x."""
-    if law.name in ("max", "min"):
-        if law.params[0] in ("first", "last"):
-            return _from_winners(window, law, x)
-        if kind(x.dtype) != "real":
-            return portable.linearize(np, window, law, x)
-    if law.name in ("sum", "mean"):
+def bind(window: Window, law: Law, x: Array) -> Plan:
+    """The plan for arrays that lie as x does."""
+    return _plan(window, law, x.dtype, x.strides)
+
+
+class Plan:
+    """A window, a law, a dtype and a layout, with every decision made; runs on any array that lies like that."""
+
+    def __init__(self, window: Window, law: Law, dtype: np.dtype[Any], strides: tuple[int, ...], axes: Any = ()):
+        self.window, self.law, self.dtype = window, law, dtype
+        self.layout = layout = Layout(window, strides)
+        self.pooled, self.out_shape, self.back = layout.pooled, layout.out_shape, layout.back
+        self.native, _ = _load()
+        folded = [_merged([window.axes[i] for i in group]) for group in layout.pooled_groups]
+        taps = [_taps(axis) for axis in folded]
+        rows = sorted(range(len(folded)), key=lambda g: layout.pooled_groups[g][-1])  # row-major, as the caller has it
+        tap_steps = [0] * len(folded)
+        for at, g in enumerate(rows):
+            tap_steps[g] = math.prod(taps[h] for h in rows[at + 1 :])
+        steps = _steps(axes, window)
+        self.residual = np.min_scalar_type(max(math.prod(taps) - 1, 0))
+        ties, ignore, parameter, flip, divisor = 0, False, 0.0, law.name == "min", 1
+        if law.name in ("max", "min"):
+            ties, ignore = TIES[law.params[0]], law.params[1] == "ignore"
+        elif law.name == "mean":
+            divisor = law.params[0] or 0
+        elif law.params:
+            parameter, flip = abs(float(law.params[0])), law.params[0] < 0
+        self.type = TYPES[name(dtype)]
+        self.handle = self.native.plan(
+            LAWS[law.name], ties, ignore, flip, law.name == "mean", self.type, parameter, divisor,
+            math.prod(window.axes[i].size for i in layout.lanes), layout.walked,
+            [window.axes[i].size for i in layout.lead], list(reversed(rows)), tap_steps,
+            [steps.get(group[-1], 0) for group in layout.pooled_groups],
+            [_packed(axis) for axis in folded],
+        )  # fmt: skip
+
+    def forward(self, x: Array) -> Array:
+        x = self.layout.laid(x) if self.layout.copies else x
+        y = self._run(FORWARD, x, x, None, np.empty(self.out_shape, x.dtype))
+        return y if self.back is None else y.transpose(self.back)
+
+    def winners(self, x: Array, axes: tuple[int, ...]) -> tuple[Array, Array]:
+        plan = _plan(self.window, self.law, self.dtype, x.strides, axes)
+        y, residual = plan._winners(x)
+        places = self._shown(plan._run(POSITIONS, x, residual, None, np.empty(self.out_shape, np.int64)))
+        steps = _steps(axes, self.window)
+        for i in set(steps) - set(self.pooled):  # no window joins these: the output's own index
+            own = np.arange(self.window.axes[i].size) * steps[i]
+            places = np.where(places < 0, places, places + own.reshape((-1,) + (1,) * (len(self.window.axes) - i - 1)))
+        return self._shown(y), places
+
+    def linearize(self, x: Array) -> Linear:
+        """A max keeps which tap won, a byte an output for up to 256 taps; a sum keeps nothing; other laws keep x."""
+        if self.law.name in ("sum", "mean"):
+            return Linear(
+                self.forward(x),
+                _each_part(lambda dx: forward(self.window, self.law, dx)),
+                _each_part(lambda dy: self._like_x(dy)._back(PULL, None, dy)),
+            )
+        if self.law.name in ("max", "min"):
+            if self.law.params[0] in ("first", "last"):
+                y, residual = self._winners(x)
+                return Linear(
+                    self._shown(y),
+                    _each_part(lambda dx: self._ahead(PICK, residual, dx)),
+                    _each_part(lambda dy: self._back(SPREAD, residual, dy)),
+                )
+            if kind(x.dtype) != "real":
+                return portable.linearize(np, self.window, self.law, x)
+        y, seen = self.forward(x), np.array(self.layout.laid(x), order="K")  # x may change before a derivative is asked for
         return Linear(
-            forward(window, law, x),
-            _each_part(lambda dx: forward(window, law, dx)),
-            _each_part(lambda dy: _back(_moving_plan(window, law, dy), PULL, None, dy)),
+            y, _each_part(lambda dx: self._ahead(PUSH, seen, dx)), _each_part(lambda dy: self._back(PULL, seen, dy))
         )
-    plan = _plan(window, law, x)
-    return Linear(
-        forward(window, law, x),
-        _each_part(lambda dx: _ahead(plan, PUSH, x, dx)),
-        _each_part(lambda dy: _back(plan, PULL, x, dy)),
-    )
+
+    def _winners(self, x: Array) -> tuple[Array, Array]:
+        y, residual = np.empty(self.out_shape, x.dtype), np.empty(self.out_shape, self.residual)
+        return self._run(WINNERS, x, self.layout.laid(x), None, y, residual), residual
+
+    def _ahead(self, mode: int, x: Array, dx: Array) -> Array:
+        return self._shown(self._run(mode, dx, x, self.layout.laid(dx), np.empty(self.out_shape, dx.dtype)))
+
+    def _back(self, mode: int, x: Array | None, dy: Array) -> Array:
+        return self._shown(self._run(mode, dy, x, self.layout.laid(dy), np.empty(self.layout.in_shape, dy.dtype)))
+
+    def _like_x(self, dy: Array) -> Plan:
+        """The plan for inputs of dy's dtype that lie as this plan's do."""
+        strides = [0] * len(self.window.axes)
+        step = dy.itemsize
+        for i in reversed(self.layout.order):
+            strides[i], step = step, step * self.window.axes[i].size
+        return _plan(self.window, self.law, dy.dtype, tuple(strides))
+
+    def _run(self, mode: int, moved: Array, x: Any, a: Any, y: Array, b: Any = None) -> Array:
+        """`moved` has the dtype of tangents; x and a as `kernels.h` has them; y and b are dense results. Gives y."""
+        code, plain = _code(moved.dtype)
+        if not plain:
+            if not y.dtype.isnative:
+                return self._run(mode, moved, x, a, np.empty(y.shape, y.dtype.newbyteorder("=")), b).astype(y.dtype)
+            fits = self.native.run(self.handle, mode, code, _buffer(x), _buffer(a), _buffer(y), b, threads())
+        else:
+            fits = self.native.run(self.handle, mode, code, x, a, y, b, _threads or threads())
+        if not fits:
+            raise PoolError(f"a sum does not fit {name(self.dtype)}; convert x to a wider type first")
+        return y
+
+    def _shown(self, a: Array) -> Array:
+        """A dense result in the caller's order of axes."""
+        return a if self.back is None else a.transpose(self.back)
 
 
-def _from_winners(window: Window, law: Law, x: Array) -> Linear:
-    plan = _plan(window, law, x)
-    y, residual = plan.outputs(x.dtype), plan.outputs(plan.residual)
-    plan.run(WINNERS, x, x, None, y, residual)
-    return Linear(
-        plan.shown(y),
-        _each_part(lambda dx: _ahead(plan, PICK, residual, dx)),
-        _each_part(lambda dy: _back(plan, SPREAD, residual, dy)),
-    )
+_plan = lru_cache(maxsize=1024)(Plan)
 
 
-def _ahead(plan: Plan, mode: int, x: Array, dx: Array) -> Array:
-    dy = plan.outputs(dx.dtype)
-    plan.run(mode, dx, x, plan.laid(dx), dy)
-    return plan.shown(dy)
-
-
-def _back(plan: Plan, mode: int, x: Array | None, dy: Array) -> Array:
-    dx = plan.inputs(dy.dtype)
-    plan.run(mode, dy, x, plan.laid(dy), dx)
-    return plan.shown(dx)
-
-
-def _each_part(run: Any) -> Any:
+def _each_part(run: Callable[[Array], Array]) -> Callable[[Any], Any]:
     """`run`, which is linear, on the parts of a dual array too."""
 
     def call(a: Any) -> Any:
@@ -190,144 +255,101 @@ def _each_part(run: Any) -> Any:
     return call
 
 
-# -- plans -------------------------------------------------------------------------------------------------------------
+@lru_cache
+def _code(dtype: np.dtype[Any]) -> tuple[int, bool]:
+    """The extension's number for a dtype (0 if it is not one of tangents), and whether its arrays go as they are."""
+    return TYPES.get(name(dtype), 0), dtype.isnative and dtype.kind != "V"
 
 
-class Plan:
-    """Where the axes of an array lie and what the extension makes of them.
+def _buffer(a: Array | None) -> Array | None:
+    """The array as one with a buffer of numbers that the processor has."""
+    if a is None:
+        return None
+    a = a if a.dtype.isnative else a.astype(a.dtype.newbyteorder("="))
+    return a.view(np.uint16) if a.dtype.kind == "V" else a  # bfloat16 has no buffer of its own
 
-    Axes are put in the order of memory: lead axes (a tile for each index), then the pooled ones, then the lanes (axes
-    inside all pooled ones: elements side by side that no window joins). Neighbours that can be walked as one become one.
+
+# -- where axes lie ----------------------------------------------------------------------------------------------------
+
+
+class Layout:
+    """The axes in the order of memory: lead (a tile for each index), pooled, lanes.
+
+    Lanes lie inside all pooled axes: elements side by side that no window joins. Neighbouring axes that can be walked as
+    one are one: lanes, and pooled axes that are pooled whole. Which of the latter are one is the window's to say, so that
+    every layout gives the same bits; an array in which they cannot be walked as one is copied.
     """
 
-    def __init__(self, window: Window, law: Law, dtype: str, strides: tuple[int, ...], axes: tuple[int, ...] | None):
-        self.native, _ = _load()
+    def __init__(self, window: Window, strides: tuple[int, ...]):
         sizes = window.shape
-        by_stride = sorted(range(len(sizes)), key=lambda i: -abs(strides[i]) if sizes[i] > 1 else -math.inf)
-        self.pooled = [i for i in by_stride if window.axes[i] != each(sizes[i])]
-        innermost = by_stride.index(self.pooled[-1])
-        lanes = [i for i in by_stride[innermost + 1 :] if sizes[i] > 1]
-        lead = [i for i in by_stride if i not in lanes and i not in self.pooled]
-        self.order = [*lead, *self.pooled, *lanes]
+        pooled = [i for i, axis in enumerate(window.axes) if axis != each(axis.size)]
+        groups: list[list[int]] = []
+        for before, i in zip([None, *pooled], pooled, strict=False):
+            both = before is not None and _is_whole(window.axes[before]) and _is_whole(window.axes[i])
+            groups = [*groups[:-1], [*groups[-1], i]] if both else [*groups, [i]]
+        self.merged = [g for g in groups if len(g) > 1]
+        self.copies = not all(_walks_as_one(g, sizes, strides) for g in self.merged)
+        if self.copies:  # the copy's: in the caller's order, but with the pooled axes last
+            order = [*(i for i in range(len(sizes)) if i not in pooled), *pooled]
+            strides = tuple(math.prod(sizes[j] for j in order[order.index(i) + 1 :]) for i in range(len(sizes)))
+        by_stride = sorted(range(len(sizes)), key=lambda i: (-abs(strides[i]) if sizes[i] > 1 else -math.inf, i))
+        self.pooled = [i for i in by_stride if i in pooled]
+        for group in self.merged:  # an axis of one element may lie anywhere
+            at = min(self.pooled.index(i) for i in group)
+            self.pooled = [i for i in self.pooled if i not in group]
+            self.pooled[at:at] = group
+        inside = max((by_stride.index(i) for i in pooled if sizes[i] > 1), default=len(sizes))
+        lanes = [i for i in by_stride[inside + 1 :] if sizes[i] > 1 and i not in self.pooled]
+        while len(lanes) > 1 and not _walks_as_one(lanes, sizes, strides):
+            lanes = lanes[1:]
+        self.lanes = lanes
+        self.lead = [i for i in by_stride if i not in self.lanes and i not in self.pooled]
+        self.order = [*self.lead, *self.pooled, *self.lanes]
         back = sorted(range(len(sizes)), key=self.order.__getitem__)
         self.back = None if back == list(range(len(sizes))) else back
-        self.in_shape, self.out_shape = (tuple(shape[i] for i in self.order) for shape in (sizes, window.out_shape))
-
-        self.lane_groups = _groups(lanes, sizes, strides, [True] * len(lanes))
-        if len(self.lane_groups) > 1:  # lanes with gaps between them: only the innermost are lanes
-            kept = self.lane_groups[-1]
-            lead = [*lead, *(i for i in lanes if i not in kept)]
-            self.lane_groups = [kept]
-            self._reorder(lead, self.pooled, kept, window)
-        global_ = [_is_whole(window.axes[i]) for i in self.pooled]
-        self.pooled_groups = _groups(self.pooled, sizes, strides, global_)
-        folded = [_merged([window.axes[i] for i in group]) for group in self.pooled_groups]
-        taps = [_taps(axis) for axis in folded]
-        rows = sorted(range(len(folded)), key=lambda g: self.pooled_groups[g][-1])  # row-major, as the caller has it
-        tap_steps = [0] * len(folded)
-        for at, g in enumerate(rows):
-            tap_steps[g] = math.prod(taps[h] for h in rows[at + 1 :])
-        steps = _steps(axes or (), window)
-        every = math.prod(taps)
-        self.residual = np.dtype(np.min_scalar_type(max(every - 1, 0)))
-        parameter, flip, divisor, ties, ignore = 0.0, law.name == "min", 1, 0, False
-        if law.name in ("max", "min"):
-            ties, ignore = TIES[law.params[0]], law.params[1] == "ignore"
-        elif law.name == "mean":
-            divisor = law.params[0] or 0
-        elif law.params:
-            parameter = float(law.params[0])
-            parameter, flip = abs(parameter), parameter < 0
-        self.type = dtype
-        self.handle = self.native.plan(
-            LAWS[law.name], ties, ignore, flip, law.name == "mean", TYPES[dtype], parameter, divisor,
-            math.prod(sizes[i] for group in self.lane_groups for i in group),
-            [*lead, *(group[-1] for group in self.pooled_groups), *(group[-1] for group in self.lane_groups)],
-            [sizes[i] for i in lead], list(reversed(rows)), tap_steps,
-            [steps.get(group[-1], 0) for group in self.pooled_groups],
-            [_packed(axis) for axis in folded],
-        )  # fmt: skip
-
-    def _reorder(self, lead: list[int], pooled: list[int], lanes: list[int], window: Window) -> None:
-        self.order = [*lead, *pooled, *lanes]
-        back = sorted(range(len(self.order)), key=self.order.__getitem__)
-        self.back = None if back == list(range(len(self.order))) else back
-        self.in_shape, self.out_shape = (
-            tuple(shape[i] for i in self.order) for shape in (window.shape, window.out_shape)
-        )
-
-    def outputs(self, dtype: np.dtype[Any]) -> Array:
-        """A fresh array of the outputs, dense in the plan's order of axes."""
-        return np.empty(self.out_shape, dtype)
-
-    def inputs(self, dtype: np.dtype[Any]) -> Array:
-        return np.empty(self.in_shape, dtype)
-
-    def shown(self, a: Array) -> Array:
-        """Such an array in the caller's order of axes."""
-        return a if self.back is None else a.transpose(self.back)
+        self.in_shape, self.out_shape = (tuple(s[i] for i in self.order) for s in (sizes, window.out_shape))
+        first = {g[0]: g for g in self.merged}
+        rest = {i for g in self.merged for i in g[1:]}
+        self.pooled_groups = [first.get(i, [i]) for i in self.pooled if i not in rest]
+        self.one = [*self.merged, *([self.lanes] if len(self.lanes) > 1 else [])]
+        self.walked = [*self.lead, *(_walker(g, sizes) for g in self.pooled_groups), *self.lanes[-1:]]
 
     def laid(self, a: Array) -> Array:
-        """An array that can be walked as the plan walks x: itself, or a copy where its axes lie otherwise."""
-        groups = [g for g in (*self.pooled_groups, *self.lane_groups) if len(g) > 1]
-        if all(_one(list(g), a.shape, a.strides) for g in groups):
+        """An array that can be walked as this layout is: itself, or a copy where its axes lie otherwise."""
+        if not self.one or all(_walks_as_one(g, a.shape, a.strides) for g in self.one):
             return a
         dense = np.ascontiguousarray(a.transpose(self.order))
-        return self.shown(dense)
-
-    def run(self, mode: int, moved: Array, x: Array | None, a: Array | None, y: Array, b: Array | None = None) -> None:
-        """`moved` has the dtype of tangents; x, a as `kernels.h` has them; y and b are dense results."""
-        fits = self.native.run(
-            self.handle, mode, TYPES.get(name(moved.dtype), 0), _bytes(x), _bytes(a), _bytes(y), _bytes(b), threads()
-        )
-        if not fits:
-            raise PoolError(f"a sum does not fit {self.type}; convert x to a wider type first")
+        return dense if self.back is None else dense.transpose(self.back)
 
 
-def _plan(window: Window, law: Law, x: Array, axes: tuple[int, ...] | None = None) -> Plan:
-    return _cached(window, law, name(x.dtype), x.strides, axes)
+def _walker(group: list[int], sizes: tuple[int, ...]) -> int:
+    """The axis whose stride is that of a group walked as one."""
+    return next((i for i in reversed(group) if sizes[i] > 1), group[-1])
 
 
-def _moving_plan(window: Window, law: Law, dy: Array) -> Plan:
-    """A plan for cotangents alone: inputs that nobody has seen lie in row-major order."""
-    strides = [dy.itemsize * math.prod(window.shape[i + 1 :]) for i in range(len(window.axes))]
-    return _cached(window, law, name(dy.dtype), tuple(strides), None)
+def _walks_as_one(group: list[int], sizes: tuple[int, ...], strides: tuple[int, ...]) -> bool:
+    kept = [i for i in group if sizes[i] > 1]
+    return all(strides[i] == strides[j] * sizes[j] for i, j in zip(kept, kept[1:], strict=False))
 
 
-_cached = lru_cache(maxsize=1024)(Plan)
-
-
-def _bytes(a: Array | None) -> Array | None:
-    """The array as one that has a buffer: bfloat16 has none."""
-    return a.view(np.uint16) if a is not None and a.dtype.kind == "V" else a
+# -- what axes read ----------------------------------------------------------------------------------------------------
 
 
 def _is_whole(axis: Axis) -> bool:
-    return axis.outputs == 1 and axis.span(0) == (0, axis.size) and axis.margin == (0, 0) and axis.dilation == 1
-
-
-def _one(group: list[int], sizes: tuple[int, ...], strides: tuple[int, ...]) -> bool:
-    """Whether neighbouring axes can be walked as one, whose stride is that of the last."""
-    return all(strides[i] == strides[j] * sizes[j] for i, j in zip(group, group[1:], strict=False))
-
-
-def _groups(axes: list[int], sizes: tuple[int, ...], strides: tuple[int, ...], may: list[bool]) -> list[list[int]]:
-    """Runs of axes that can be walked as one."""
-    groups: list[list[int]] = []
-    for i, allowed in zip(axes, may, strict=True):
-        if groups and allowed and joined and i == groups[-1][-1] + 1 and _one([groups[-1][-1], i], sizes, strides):
-            groups[-1].append(i)
-        else:
-            groups.append([i])
-        joined = allowed
-    return groups
+    return (
+        axis != each(axis.size)
+        and axis.outputs == 1
+        and axis.span(0) == (0, axis.size)
+        and axis.dilation == 1
+        and axis.margin == (0, 0)
+        and (axis.per > 1 or axis.extent == axis.size)
+    )
 
 
 def _merged(axes: list[Axis]) -> Axis:
-    if len(axes) == 1:
-        return axes[0]
+    """Axes that are pooled whole, as one."""
     n = math.prod(axis.size for axis in axes)
-    return Axis(n, 1, stride=n, extent=n)
+    return axes[0] if len(axes) == 1 else Axis(n, 1, stride=n, extent=n)
 
 
 def _taps(axis: Axis) -> int:
@@ -342,7 +364,7 @@ def _packed(axis: Axis) -> tuple[int, int, int, bytes]:
     o = np.arange(axis.outputs)
     first, length = axis.span(o)
     start = o * axis.stride // axis.per - axis.lo
-    taps = np.full_like(length, -(-axis.extent // axis.dilation)) if axis.per == 1 else length
+    taps = np.full_like(length, _taps(axis)) if axis.per == 1 else length
     vectors = np.stack([np.where(length > 0, first, 0), length, start, axis.span(o, axis.margin)[1], taps])
     return axis.size, axis.outputs, axis.dilation, vectors.astype(np.int64).tobytes()
 
