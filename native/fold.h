@@ -219,8 +219,9 @@ template <class Law, unsigned READ> struct Folding {
   // -- many consecutive elements to one state ---------------------------------------------------------------------------
 
   static constexpr int ABREAST = 64 / sizeof(T);  // states kept side by side, whatever the width of a vector
-  static constexpr i64 LONG = 16 * ABREAST;       // from there on four times as many
-  static constexpr i64 LONGEST = 4096;            // from there on halves are merged: sums do not drift
+  static constexpr i64 LONGEST = 4096;            // beyond, halves are merged: sums do not drift
+  static constexpr i64 LONG = Law::light ? 16 * ABREAST : LONGEST + 1;  // from there on four times as many side by side
+  static constexpr int MANY = Law::light ? 4 * ABREAST : ABREAST;
   static i64 first_half(i64 n) { return (n / 2 + 4 * ABREAST - 1) / (4 * ABREAST) * (4 * ABREAST); }
 
   template <class X> INLINE State<X, PLANES> tap_at(From from, i64 at, i64 t, I bias) const {
@@ -232,7 +233,7 @@ template <class Law, unsigned READ> struct Folding {
   // n taps side by side
   void line(To to, From from, i64 n, I bias) const {
     State<One<T>, PLANES> s = n < ABREAST ? short_line(from, n, bias) : n < LONG ? abreast<ABREAST>(from, n, bias)
-                            : n <= LONGEST ? abreast<4 * ABREAST>(from, n, bias) : longest_line(from, n, bias);
+                            : n <= LONGEST ? abreast<MANY>(from, n, bias) : longest_line(from, n, bias);
     if constexpr (Law::signs) law.settle(s, from.at[0], n, 1);
     save<Law, One<T>>(to, 0, s);
   }
@@ -241,7 +242,7 @@ template <class Law, unsigned READ> struct Folding {
     i64 half = first_half(n);
     auto part = [&](i64 at, i64 count) {
       I on = I(bias + I(at) * I(tap_step));
-      return count <= LONGEST ? abreast<4 * ABREAST>(from + at, count, on) : longest_line(from + at, count, on);
+      return count <= LONGEST ? abreast<MANY>(from + at, count, on) : longest_line(from + at, count, on);
     };
     auto a = part(0, half);
     law.merge(a, part(half, n - half));
@@ -329,7 +330,7 @@ template <class Law, unsigned READ> struct Folding {
 
   // The same for m elements side by side: the same states meet in the same order, row after row as they lie in memory.
   void lines(To to, From from, i64 n, I bias) const {
-    if (n > LONGEST) return each_vector<T>(m, [&](auto kind, i64 j) INLINE_LAMBDA { column<decltype(kind)>(to + j, from + j, n, bias); });
+    if (n > LONGEST) return longest_lines(to, from, n, bias, 0);
     i64 most = side_by_side(n), width = n < most ? n : most;
     for (i64 t = 0; t < width; t++)
       each_vector<T>(m, [&](auto kind, i64 j) INLINE_LAMBDA {
@@ -363,27 +364,24 @@ template <class Law, unsigned READ> struct Folding {
     });
   }
   static i64 least_of(i64 a, i64 b) { return a < b ? a : b; }
-  static i64 side_by_side(i64 n) { return n < LONG ? ABREAST : 4 * ABREAST; }
-  static i64 rows_of_block(i64 taps) { return least_of(taps, side_by_side(taps)); }
-
-  template <class X> void column(To to, From from, i64 n, I bias) const {
-    State<X, PLANES> s = column_of<X>(from, n, bias);
-    if constexpr (Law::signs) law.settle(s, from.at[0], n, row);
-    save<Law, X>(to, 0, s);
+  void longest_lines(To to, From from, i64 n, I bias, int level) const {
+    if (n <= LONGEST) return lines(to, from, n, bias);
+    i64 half = first_half(n);
+    To second = block + (MANY + level) * m;
+    longest_lines(to, from, half, bias, level + 1);
+    longest_lines(second, from + half * row, n - half, I(bias + I(half) * I(tap_step)), level + 1);
+    each_once<T>(m, [&](auto kind, i64 j) INLINE_LAMBDA {
+      using X = decltype(kind);
+      auto a = load<Law, ALL<Law>, X>(to, j);
+      law.merge(a, load<Law, ALL<Law>, X>(second, j));
+      save<Law, X>(to, j, a);
+    });
   }
-
-  template <class X> State<X, PLANES> column_of(From from, i64 n, I bias) const {
-    if (n > LONGEST) {
-      i64 half = first_half(n);
-      auto a = column_of<X>(from, half, bias);
-      law.merge(a, column_of<X>(from + half * row, n - half, I(bias + I(half) * I(tap_step))));
-      return a;
-    }
-    State<X, PLANES> side[4 * ABREAST];
-    i64 most = side_by_side(n), width = n < most ? n : most;
-    for (i64 t = 0; t < width; t++) side[t] = tap_at<X>(from, t * row, t, bias);
-    for (i64 t = width; t < n; t++) law.merge(side[t % most], tap_at<X>(from, t * row, t, bias));
-    return halved<X>(side, width);
+  static i64 side_by_side(i64 n) { return n < LONG ? ABREAST : MANY; }
+  static i64 rows_of_block(i64 taps) {
+    i64 rows = MANY;
+    for (; taps > LONGEST / 2; taps /= 2) rows++;  // one for each halving
+    return rows;
   }
 
   // -- windows that repeat ----------------------------------------------------------------------------------------------

@@ -10,70 +10,74 @@
 namespace ndpool {
 namespace {
 
+// Which order of taps a plan asks for. Only the plainest is worth kernels for float, too; any other runs in double.
+bool plain_order(const Plan &p) { return p.ties != Ties::last && !p.ignore_nan; }
+
 template <class T> Outcome find(Job &job, i64 unit, Arena &arena) {
   bool last = job.plan->ties == Ties::last;
   auto go = [&](auto law) { return winners(law, job, unit, arena); };
-  if constexpr (!is_float<T>) return last ? go(Winner<T, true, false>()) : go(Winner<T, false, false>());
+  if constexpr (std::is_same_v<T, float>) return go(Winner<T, false, false>());
+  else if constexpr (!is_float<T>) return last ? go(Winner<T, true, false>()) : go(Winner<T, false, false>());
   else if (last) return job.plan->ignore_nan ? go(Winner<T, true, true>()) : go(Winner<T, true, false>());
   else return job.plan->ignore_nan ? go(Winner<T, false, true>()) : go(Winner<T, false, false>());
 }
 
-template <class T> Outcome select(Job &job, i64 unit, Arena &arena) {
-  if constexpr (is_float<T>)  // equal integers are the same
-    if (job.plan->ties == Ties::last || job.plan->ignore_nan) return find<T>(job, unit, arena);
-  return forward(Select<T>(), job, unit, arena);
+template <class T> Outcome smooth(Job &job, i64 unit, Arena &arena) {
+  ExpRatio<T> ratio{T(job.plan->parameter)};
+  if (job.mode == Mode::push) return push(SmoothMax<T, 3>{{{}, ratio}}, job, unit, arena);
+  SmoothMax<T, 2> law{{{}, ratio}};
+  return job.mode == Mode::pull ? pull(law, job, unit, arena) : forward(law, job, unit, arena);
 }
 
-// the laws of real numbers, computed in T
+Outcome norm(Job &job, i64 unit, Arena &arena) {
+  PowerRatio<double> ratio{job.plan->parameter};
+  if (job.mode == Mode::push) return push(Lp<double, 3>{{{}, ratio}}, job, unit, arena);
+  Lp<double, 2> law{{{}, ratio}};
+  return job.mode == Mode::pull ? pull(law, job, unit, arena) : forward(law, job, unit, arena);
+}
+
+template <bool IGNORE> Outcome share(Job &job, i64 unit, Arena &arena) {
+  bool split = job.plan->ties == Ties::split;
+  if (job.mode == Mode::push) return push(Share<double, IGNORE, 3>{{}, split}, job, unit, arena);
+  return pull(Share<double, IGNORE, 2>{{}, split}, job, unit, arena);
+}
+
+// The laws of real numbers, computed in T.
 template <class T> Outcome real(Job &job, i64 unit, Arena &arena) {
   const Plan &p = *job.plan;
-  T parameter = T(p.parameter);
   switch (job.mode) {
     case Mode::winners: return find<T>(job, unit, arena);
     case Mode::pick: return pick<T>(job, unit, arena);
     case Mode::spread: return spread<T>(job, unit, arena);
     default: break;
   }
-  if (p.law == Law::max) {
-    bool split = p.ties == Ties::split;
-    if (job.mode == Mode::forward) return select<T>(job, unit, arena);
-    if (job.mode == Mode::push)
-      return p.ignore_nan ? push(Share<T, true, 3>{{}, split}, job, unit, arena) : push(Share<T, false, 3>{{}, split}, job, unit, arena);
-    return p.ignore_nan ? pull(Share<T, true, 2>{{}, split}, job, unit, arena) : pull(Share<T, false, 2>{{}, split}, job, unit, arena);
+  switch (p.law) {
+    case Law::sum: return job.mode == Mode::pull ? pull(Add<T, 1>(), job, unit, arena) : forward(Add<T, 1>(), job, unit, arena);
+    case Law::smooth_max: return smooth<T>(job, unit, arena);
+    case Law::lp: return norm(job, unit, arena);
+    default: break;
   }
-  if (p.law == Law::sum) {
-    if (job.mode == Mode::pull) return pull(Add<T, 1>(), job, unit, arena);
-    return forward(Add<T, 1>(), job, unit, arena);
-  }
-  auto smooth = [&](auto law) {
-    law.ratio = {parameter};
-    if constexpr (decltype(law)::planes == 3) return push(law, job, unit, arena);
-    else return job.mode == Mode::pull ? pull(law, job, unit, arena) : forward(law, job, unit, arena);
-  };
-  if (p.law == Law::smooth_max) return job.mode == Mode::push ? smooth(SmoothMax<T, 3>()) : smooth(SmoothMax<T, 2>());
-  return job.mode == Mode::push ? smooth(Lp<T, 3>()) : smooth(Lp<T, 2>());
+  if (job.mode != Mode::forward) return p.ignore_nan ? share<true>(job, unit, arena) : share<false>(job, unit, arena);
+  return plain_order(p) ? forward(Select<T>(), job, unit, arena) : find<T>(job, unit, arena);
 }
 
 Outcome run(Job &job, i64 unit, Arena &arena) {
   const Plan &p = *job.plan;
   if (job.mode == Mode::positions) return positions(job, unit, arena);
-  bool follows = job.mode == Mode::pick || job.mode == Mode::spread;
+  bool follows = job.mode == Mode::pick || job.mode == Mode::spread, wide = p.taps > 0x7fffffff;
   Type type = follows ? job.moved : p.type;
-  bool wide = p.taps > 0x7fffffff;
-  switch (type) {
-    case Type::f64: return real<double>(job, unit, arena);
-    case Type::f32: case Type::f16: case Type::bf16:
-      return wide && (job.mode == Mode::winners || follows) ? real<double>(job, unit, arena) : real<float>(job, unit, arena);
-    default: break;
+  if (type <= Type::bf16) {
+    bool finds = job.mode == Mode::winners || (p.law == Law::max && job.mode == Mode::forward && !plain_order(p));
+    bool in_double = type == Type::f64 || (finds && (wide || !plain_order(p)));
+    return in_double ? real<double>(job, unit, arena) : real<float>(job, unit, arena);
   }
   if (p.law == Law::sum) return size_of(type) == 8 ? integer_sum<2>(job, unit, arena) : integer_sum<1>(job, unit, arena);
-  if (job.mode == Mode::winners)
-    return size_of(type) == 8 || wide ? find<int64_t>(job, unit, arena) : find<int32_t>(job, unit, arena);
+  if (job.mode == Mode::winners) return find<int64_t>(job, unit, arena);
   switch (size_of(type)) {
-    case 1: return select<int8_t>(job, unit, arena);
-    case 2: return select<int16_t>(job, unit, arena);
-    case 4: return select<int32_t>(job, unit, arena);
-    default: return select<int64_t>(job, unit, arena);
+    case 1: return forward(Select<int8_t>(), job, unit, arena);
+    case 2: return forward(Select<int16_t>(), job, unit, arena);
+    case 4: return forward(Select<int32_t>(), job, unit, arena);
+    default: return forward(Select<int64_t>(), job, unit, arena);
   }
 }
 

@@ -145,7 +145,7 @@ template <class E, int PLANES> struct Add : Plain {
 
 // A sum of terms, each kept relative to the largest: state (m, s, ...) stands for s times the term of m. `Ratio` says what
 // the lesser m's term is of the greater's; equals have the ratio 1, infinities too.
-template <class E, int PLANES, class Ratio> struct Relative : Plain {
+template <class E, int PLANES, class Ratio, bool NANS_ARE_EQUAL = false> struct Relative : Plain {
   using T = E;
   static constexpr T idle(T there, int plane) { return plane == 0 ? there : 0; }
   static constexpr unsigned lifted = PLANES == 3 ? 5 : 1;
@@ -153,20 +153,32 @@ template <class E, int PLANES, class Ratio> struct Relative : Plain {
   static constexpr T constant[3] = {0, 1, 1};
   Ratio ratio;
   template <class X> INLINE void merge(State<X, PLANES> &a, const State<X, PLANES> &b) const {
+    if constexpr (Ratio::near) merge_near(a, b);
+    else merge_far(a, b);
+  }
+  template <class X> INLINE void join(State<X, PLANES> &a, const State<X, PLANES> &b) const { merge(a, b); }
+
+ private:
+  template <class X> INLINE void merge_near(State<X, PLANES> &a, const State<X, PLANES> &b) const {
     Ints<X> later = b.at[0] > a.at[0];  // a NaN makes the ratio, and with it the sum, a NaN
     X most = choose<X>(later, b.at[0], a.at[0]), least = choose<X>(later, a.at[0], b.at[0]);
     X by[3];
     ratio.template of<X, PLANES>(least, most, by);
+    Ints<X> equal = least == most;
+    if constexpr (NANS_ARE_EQUAL) equal |= is_nan(least) & is_nan(most);
     for (int i = 1; i < PLANES; i++) {
-      X one = choose<X>(least == most, splat<X>(1), by[i]);
+      X one = choose<X>(equal, splat<X>(1), by[i]);
       a.at[i] = choose<X>(later, b.at[i], a.at[i]) + choose<X>(later, a.at[i], b.at[i]) * one;
     }
     a.at[0] = most;
   }
-  template <class X> INLINE void join(State<X, PLANES> &a, const State<X, PLANES> &b) const { merge(a, b); }
+  template <class X> __attribute__((noinline)) void merge_far(State<X, PLANES> &a, const State<X, PLANES> &b) const {
+    merge_near(a, b);
+  }
 };
 
 template <class T> struct ExpRatio {
+  static constexpr bool near = sizeof(T) == 4;  // whether a merge is worth a copy wherever one is made
   T beta;
   template <class X, int PLANES> INLINE void of(X least, X most, X *by) const {
     by[1] = by[2] = exp_negative<X>((least - most) * beta);
@@ -176,7 +188,7 @@ template <class T> struct ExpRatio {
 template <class E, int PLANES> struct SmoothMax : Relative<E, PLANES, ExpRatio<E>> {
   using T = E;
   static constexpr bool counts_padding = true, spares_reads = PLANES == 2;
-  using Turned = Relative<T, 2, ExpRatio<T>>;
+  using Turned = Relative<T, 2, ExpRatio<T>, true>;  // a NaN that is alone in its windows has all of their derivative
   Turned turned() const { return {{}, this->ratio}; }
   template <class X> INLINE State<X, PLANES> lift(X x, X dx) const {
     State<X, PLANES> s;
@@ -225,6 +237,7 @@ template <class X> INLINE X root(X s, Element<X> r) {
 }
 
 template <class T> struct PowerRatio {
+  static constexpr bool near = false;
   T p;
   template <class X, int PLANES> INLINE void of(X least, X most, X *by) const {
     X q = least / most;
@@ -233,6 +246,7 @@ template <class T> struct PowerRatio {
   }
 };
 template <class T> struct TurnedPowerRatio {  // of negated values: the lesser is the larger in size
+  static constexpr bool near = false;
   T p;
   template <class X, int PLANES> INLINE void of(X least, X most, X *by) const { by[1] = power<X>(most / least, p - 1); }
 };

@@ -204,6 +204,7 @@ template <class Law> struct Passes {
   bool fuses() const {
     if (!Law::hot || plan.rank < 2 || plan.lanes > 1 || order[0] != plan.rank - 1 || order[1] != plan.rank - 2) return false;
     const Axis &inner = axes[order[0]], &outer = axes[order[1]];
+    if (sizes[order[1]] == 0) return false;  // a band that reads nothing
     auto plain = [](const Axis &a) { return !a.doubles && !a.lines && a.phases == 1; };
     i64 again = (outer.most_taps - outer.stride) * (2 * inner.most_taps + 1);
     return plain(inner) && plain(outer) && inner.stride <= 2 && inner.most_taps <= 3 + (inner.stride == 1) && again <= outer.most_taps + 4;

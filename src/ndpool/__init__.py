@@ -77,7 +77,7 @@ __all__ = [
     "adaptive_max_pool", "adaptive_min_pool", "adaptive_pool", "adaptive_smooth_max_pool", "adaptive_start",
     "adaptive_sum_pool", "avg_pool", "global_avg_pool", "global_lp_pool", "global_max_pool", "global_min_pool",
     "global_pool", "global_smooth_max_pool", "global_sum_pool", "lp_pool", "max_pool", "max_unpool", "min_pool",
-    "pool", "smooth_max_pool", "spec", "sum_pool", "unpad",
+    "pool", "set_threads", "smooth_max_pool", "spec", "sum_pool", "threads", "unpad",
 ]  # fmt: skip
 
 

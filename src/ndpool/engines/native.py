@@ -142,7 +142,8 @@ class Plan:
 
     def __init__(self, window: Window, law: Law, dtype: np.dtype[Any], strides: tuple[int, ...], axes: Any = ()):
         self.window, self.law, self.dtype = window, law, dtype
-        self.layout = layout = Layout(window, strides)
+        steps = _steps(axes, window)
+        self.layout = layout = Layout(window, strides, steps)
         self.pooled, self.out_shape, self.back = layout.pooled, layout.out_shape, layout.back
         self.native, _ = _load()
         folded = [_merged([window.axes[i] for i in group]) for group in layout.pooled_groups]
@@ -151,7 +152,6 @@ class Plan:
         tap_steps = [0] * len(folded)
         for at, g in enumerate(rows):
             tap_steps[g] = math.prod(taps[h] for h in rows[at + 1 :])
-        steps = _steps(axes, window)
         self.residual = np.min_scalar_type(max(math.prod(taps) - 1, 0))
         ties, ignore, parameter, flip, divisor = 0, False, 0.0, law.name == "min", 1
         if law.name in ("max", "min"):
@@ -177,12 +177,12 @@ class Plan:
     def winners(self, x: Array, axes: tuple[int, ...]) -> tuple[Array, Array]:
         plan = _plan(self.window, self.law, self.dtype, x.strides, axes)
         y, residual = plan._winners(x)
-        places = self._shown(plan._run(POSITIONS, x, residual, None, np.empty(self.out_shape, np.int64)))
+        places = plan._shown(plan._run(POSITIONS, x, residual, None, np.empty(plan.out_shape, np.int64)))
         steps = _steps(axes, self.window)
         for i in set(steps) - set(self.pooled):  # no window joins these: the output's own index
             own = np.arange(self.window.axes[i].size) * steps[i]
             places = np.where(places < 0, places, places + own.reshape((-1,) + (1,) * (len(self.window.axes) - i - 1)))
-        return self._shown(y), places
+        return plan._shown(y), places
 
     def linearize(self, x: Array) -> Linear:
         """A max keeps which tap won, a byte an output for up to 256 taps; a sum keeps nothing; other laws keep x."""
@@ -277,15 +277,17 @@ class Layout:
 
     Lanes lie inside all pooled axes: elements side by side that no window joins. Neighbouring axes that can be walked as
     one are one: lanes, and pooled axes that are pooled whole. Which of the latter are one is the window's to say, so that
-    every layout gives the same bits; an array in which they cannot be walked as one is copied.
+    every layout gives the same bits; an array in which they cannot be walked as one is copied. `steps` are those of
+    positions, if positions are wanted.
     """
 
-    def __init__(self, window: Window, strides: tuple[int, ...]):
+    def __init__(self, window: Window, strides: tuple[int, ...], steps: dict[int, int]):
         sizes = window.shape
         pooled = [i for i, axis in enumerate(window.axes) if axis != each(axis.size)]
         groups: list[list[int]] = []
         for before, i in zip([None, *pooled], pooled, strict=False):
             both = before is not None and _is_whole(window.axes[before]) and _is_whole(window.axes[i])
+            both = both and (not steps or steps.get(before) == steps.get(i, 0) * sizes[i])  # positions must be one, too
             groups = [*groups[:-1], [*groups[-1], i]] if both else [*groups, [i]]
         self.merged = [g for g in groups if len(g) > 1]
         self.copies = not all(_walks_as_one(g, sizes, strides) for g in self.merged)
