@@ -512,7 +512,7 @@ template <class Law, unsigned READ> struct Folding {
 
   // The block begins as a copy, with winners numbered along the axis, and idle taps at both ends.
   void begin(From from, i64 low, i64 high) const {
-    for (int i = 0; i < PLANES; i++) {
+    times<PLANES, true>([&](int i) {
       T *plane = block.at[i] + (base - low) * m;
       if (READ >> i & 1) copy_rows(plane, from.at[i]);
       else fill_rows(plane, Law::constant[i]);
@@ -526,7 +526,7 @@ template <class Law, unsigned READ> struct Folding {
       for (i64 q = low; q < base; q++) fill(q, base + (q - base - floor_div(q - base, axis.step) * axis.step));
       i64 end = base + held - 1;
       for (i64 q = end + 1; q < high; q++) fill(q, end - (end - q - floor_div(end - q, axis.step) * axis.step));
-    }
+    });
   }
   void copy_rows(T *to, const T *from) const {
     if (row == m) std::memcpy(to, from, size_t(held * m) * sizeof(T));

@@ -189,22 +189,22 @@ class Plan:
         if self.law.name in ("sum", "mean"):
             return Linear(
                 self.forward(x),
-                _each_part(lambda dx: forward(self.window, self.law, dx)),
-                _each_part(lambda dy: self._like_x(dy)._back(PULL, None, dy)),
+                _Moving(lambda dx: forward(self.window, self.law, dx)),
+                _Moving(lambda dy: self._like_x(dy)._back(PULL, None, dy)),
             )
         if self.law.name in ("max", "min"):
             if self.law.params[0] in ("first", "last"):
                 y, residual = self._winners(x)
                 return Linear(
                     self._shown(y),
-                    _each_part(lambda dx: self._ahead(PICK, residual, dx)),
-                    _each_part(lambda dy: self._back(SPREAD, residual, dy)),
+                    _Moving(lambda dx: self._ahead(PICK, residual, dx)),
+                    _Moving(lambda dy: self._back(SPREAD, residual, dy)),
                 )
             if kind(x.dtype) != "real":
                 return portable.linearize(np, self.window, self.law, x)
         y, seen = self.forward(x), np.array(self.layout.laid(x), order="K")  # x may change before a derivative is asked for
         return Linear(
-            y, _each_part(lambda dx: self._ahead(PUSH, seen, dx)), _each_part(lambda dy: self._back(PULL, seen, dy))
+            y, _Moving(lambda dx: self._ahead(PUSH, seen, dx)), _Moving(lambda dy: self._back(PULL, seen, dy))
         )
 
     def _winners(self, x: Array) -> tuple[Array, Array]:
@@ -246,13 +246,17 @@ class Plan:
 _plan = lru_cache(maxsize=1024)(Plan)
 
 
-def _each_part(run: Callable[[Array], Array]) -> Callable[[Any], Any]:
-    """`run`, which is linear, on the parts of a dual array too."""
+class _Moving:
+    """A linear function of arrays, on the parts of a dual array too. Not a closure: one that calls itself would keep
+    residuals alive until the next garbage collection."""
 
-    def call(a: Any) -> Any:
-        return DualArray(call(a.value), call(a.tangent)) if isinstance(a, DualArray) else run(a)
+    __slots__ = ("run",)
 
-    return call
+    def __init__(self, run: Callable[[Array], Array]):
+        self.run = run
+
+    def __call__(self, a: Any) -> Any:
+        return DualArray(self(a.value), self(a.tangent)) if isinstance(a, DualArray) else self.run(a)
 
 
 @lru_cache
