@@ -210,7 +210,8 @@ template <class Law, unsigned READ> struct Folding {
     I step = I(tap_step);
     if (axis.lines) {
       for (i64 piece = 0; piece < pieces; piece++, to = to + to_step, taps = taps + from_step)
-        m == 1 ? line(to, taps, axis.length[o], I(skipped(o) * step)) : lines(to, taps, axis.length[o], I(skipped(o) * step));
+        m == 1 && axis.step == 1 ? line(to, taps, axis.length[o], I(skipped(o) * step))
+                                 : lines(to, taps, axis.length[o], I(skipped(o) * step));
       return;
     }
     across<1>(to, taps, m, axis.length[o], axis.step * row, 1, I(skipped(o) * step), step);
@@ -265,13 +266,24 @@ template <class Law, unsigned READ> struct Folding {
     i64 done = SIDE;
     for (; done + SIDE <= n; done += SIDE)
       times<WAYS, WRITTEN_OUT>([&](int w) INLINE_LAMBDA { law.merge(acc[w], fetch(done + w * N)); });
-    alignas(64) T room[PLANES][SIDE];
-    To side;
-    for (int i = 0; i < PLANES; i++) side.at[i] = room[i];
-    if (done == n && Law::light) {
+    if constexpr (Law::light && PLANES == 1) {  // the rest goes on in the same lanes; those that get nothing stay idle
+      for (int w = 0; w < WAYS && done + w * N < n; w++) {
+        i64 left = n - done - w * N;
+        if (left >= N) {
+          law.merge(acc[w], fetch(done + w * N));
+          continue;
+        }
+        T some[N];
+        save<X>(some, Law::overlaps ? acc[w].at[0] : splat<X>(Law::idle(T(0), 0)));
+        for (i64 i = 0; i < left; i++) some[i] = from.at[0][done + w * N + i];
+        law.merge(acc[w], State<X, PLANES>{{load<X>(some)}});
+      }
       times<WAYS - 1, WRITTEN_OUT>([&](int i) INLINE_LAMBDA { join_pair(acc, i, WAYS); });
       return one_lane(acc[0]);
     }
+    alignas(64) T room[PLANES][SIDE];
+    To side;
+    for (int i = 0; i < PLANES; i++) side.at[i] = room[i];
     times<WAYS, WRITTEN_OUT>([&](int w) INLINE_LAMBDA { save<Law, X>(side, w * N, acc[w]); });
     each_once<T>(n - done, [&](auto kind, i64 i) INLINE_LAMBDA {  // the rest goes on in the same places
       using Y = decltype(kind);
@@ -331,19 +343,19 @@ template <class Law, unsigned READ> struct Folding {
   // The same for m elements side by side: the same states meet in the same order, row after row as they lie in memory.
   void lines(To to, From from, i64 n, I bias) const {
     if (n > LONGEST) return longest_lines(to, from, n, bias, 0);
-    i64 most = side_by_side(n), width = n < most ? n : most;
+    i64 most = side_by_side(n), width = n < most ? n : most, gap = axis.step * row;
     for (i64 t = 0; t < width; t++)
       each_vector<T>(m, [&](auto kind, i64 j) INLINE_LAMBDA {
         using X = decltype(kind);
-        auto a = tap_at<X>(from, t * row + j, t, bias);
-        if (t + most < n) law.merge(a, tap_at<X>(from, (t + most) * row + j, t + most, bias));
+        auto a = tap_at<X>(from, t * gap + j, t, bias);
+        if (t + most < n) law.merge(a, tap_at<X>(from, (t + most) * gap + j, t + most, bias));
         save<Law, X>(block, t * m + j, a);
       });
     for (i64 t = 2 * most; t < n; t++)
       each_once<T>(m, [&](auto kind, i64 j) INLINE_LAMBDA {
         using X = decltype(kind);
         auto a = load<Law, ALL<Law>, X>(block, t % most * m + j);
-        law.merge(a, tap_at<X>(from, t * row + j, t, bias));
+        law.merge(a, tap_at<X>(from, t * gap + j, t, bias));
         save<Law, X>(block, t % most * m + j, a);
       });
     while (width > 1) {
@@ -359,7 +371,7 @@ template <class Law, unsigned READ> struct Folding {
     each_vector<T>(m, [&](auto kind, i64 j) INLINE_LAMBDA {
       using X = decltype(kind);
       auto s = load<Law, ALL<Law>, X>(block, j);
-      if constexpr (Law::signs) law.settle(s, from.at[0] + j, n, row);
+      if constexpr (Law::signs) law.settle(s, from.at[0] + j, n, gap);
       save<Law, X>(to, j, s);
     });
   }
@@ -369,7 +381,7 @@ template <class Law, unsigned READ> struct Folding {
     i64 half = first_half(n);
     To second = block + (MANY + level) * m;
     longest_lines(to, from, half, bias, level + 1);
-    longest_lines(second, from + half * row, n - half, I(bias + I(half) * I(tap_step)), level + 1);
+    longest_lines(second, from + half * axis.step * row, n - half, I(bias + I(half) * I(tap_step)), level + 1);
     each_once<T>(m, [&](auto kind, i64 j) INLINE_LAMBDA {
       using X = decltype(kind);
       auto a = load<Law, ALL<Law>, X>(to, j);
@@ -387,7 +399,8 @@ template <class Law, unsigned READ> struct Folding {
   // -- windows that repeat ----------------------------------------------------------------------------------------------
 
   void run(To to, From from) const {
-    if (axis.doubles || axis.phases > 1) {  // these need scratch: one piece at a time
+    bool dealt = axis.phases > 1 && m == 1 && this->to - this->from >= DEALT;
+    if (axis.doubles || dealt) {  // these need scratch: one piece at a time
       Folding one = *this;
       one.pieces = 1;
       for (i64 piece = 0; piece < pieces; piece++, to = to + to_step, from = from + from_step)
@@ -398,9 +411,11 @@ template <class Law, unsigned READ> struct Folding {
     all_alike ? repeat(to, from) : window_by_window(to, from);
   }
 
+  static constexpr i64 DEALT = 48;  // outputs from which on phases are worth rows of their own
+
   void window_by_window(To to, From from) const {
     i64 a = clamp(axis.whole_from), b = clamp(axis.whole_to);
-    bool alike = axis.phases == 1 ? m == 1 || (axis.stride == 1 && row == m) : m == 1 && axis.stride == 1;
+    bool alike = axis.phases == 1 ? m == 1 || (axis.stride == 1 && row == m) : m == 1 && this->to - this->from >= DEALT;
     if (!alike || a >= b || axis.lines) a = b = this->to;
     for (i64 o = this->from; o < a; o++) one(to + (o - this->from) * m, from, o);
     if (a < b) axis.phases == 1 ? slide(to, from, a, b) : interleaved(to, from, a, b);
@@ -462,7 +477,7 @@ template <class Law, unsigned READ> struct Folding {
   // Windows are not clipped here: beyond the ends lie taps that change nothing, so all windows of a phase are alike.
 
   static int top_bit(i64 n) { return 63 - __builtin_clzll((unsigned long long)n); }
-  static i64 floor_div(i64 a, i64 b) { return a >= 0 ? a / b : -((b - 1 - a) / b); }
+  static i64 floor_div(i64 a, i64 b) { return b == 1 ? a : a >= 0 ? a / b : -((b - 1 - a) / b); }
 
   // The positions that windows [from, to) cover before clipping.
   static void cover(const Axis &axis, i64 from, i64 to, i64 &low, i64 &high) {
@@ -500,13 +515,21 @@ template <class Law, unsigned READ> struct Folding {
           save<Law, X>(block, q, s);
         });
     }
-    for (i64 o = this->from; o < this->to && (Law::indexed || axis.gaps); o++) {
-      To out = to + (o - this->from) * m;
-      if (axis.length[o] == 0) zero(out, m);
-      if constexpr (Law::indexed) {
-        I start = I(I(floor_div(axis.start[o], axis.step)) * I(tap_step)), *index = reinterpret_cast<I *>(out.at[1]);
-        for (i64 j = 0; axis.length[o] && j < m; j++) index[j] = I(index[j] - start);
-      }
+    if constexpr (Law::indexed) number_from_starts(reinterpret_cast<I *>(to.at[1]));
+    for (i64 o = this->from; axis.gaps && o < this->to; o++)
+      if (axis.length[o] == 0) zero(to + (o - this->from) * m, m);
+  }
+
+  // Winners are numbered along the axis; now each from where its window starts.
+  void number_from_starts(I *index) const {
+    if (m == 1 && axis.step == 1 && axis.slides) {
+      I first = I(axis.start[from]);
+      for (i64 j = 0; j < to - from; j++) index[j] = I(index[j] - I(first + I(j) * I(axis.stride)) * I(tap_step));
+      return;
+    }
+    for (i64 o = from; o < to; o++) {
+      I start = I(I(floor_div(axis.start[o], axis.step)) * I(tap_step)), *row = index + (o - from) * m;
+      for (i64 j = 0; j < m; j++) row[j] = I(row[j] - start);
     }
   }
 
@@ -537,6 +560,10 @@ template <class Law, unsigned READ> struct Folding {
     for (i64 j = 0; j < held * m; j++) to[j] = value;
   }
   void number_rows(I *to) const {
+    if (m == 1 && axis.step == 1) {
+      for (i64 r = 0; r < held; r++) to[r] = I(to[r] + I(I(base) + I(r)) * I(tap_step));
+      return;
+    }
     for (i64 r = 0; r < held; r++) {
       I here = I(I(floor_div(base + r, axis.step)) * I(tap_step));
       for (i64 j = 0; j < m; j++) to[r * m + j] = I(to[r * m + j] + here);

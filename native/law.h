@@ -132,6 +132,7 @@ template <class E, bool IGNORE, int PLANES> struct Share : Plain {
 
 template <class E, int PLANES> struct Add : Plain {
   using T = E;
+  static constexpr T idle(T, int) { return T(-0.0); }  // x + -0 is x, whatever the sign of a zero x
   static constexpr int planes = PLANES;
   static constexpr bool looks_at_x = false, light = true, hot = std::is_same_v<T, float>;
   static constexpr T constant[2] = {0, 0};

@@ -66,7 +66,7 @@ struct OwnedAxis {
     i64 levels = 0;
     while ((i64(1) << levels) < taps) levels++;
     axis.doubles = taps > DIRECT && taps - 1 > levels * (moves + 1);
-    axis.lines = !axis.doubles && axis.step == 1 && taps >= LINE && moves > 2;
+    axis.lines = !axis.doubles && taps >= LINE && moves > 2;
   }
 };
 
@@ -78,9 +78,20 @@ inline OwnedAxis transpose(const Axis &a) {
   t.axis.size = a.outputs, t.axis.outputs = n, t.axis.step = a.slides ? a.step / std::gcd(a.step, a.stride) : 1;
   t.vectors.assign(size_t(5 * n), 0);
   i64 *first = t.vectors.data(), *length = first + n, *start = length + n, *count = start + n, *taps = count + n;
-  for (i64 o = 0; o < a.outputs; o++)
-    for (i64 k = 0; k < a.length[o]; k++)
-      if (i64 i = a.first[o] + k * a.step; length[i]++ == 0) first[i] = o;
+  if (a.step == 1) {  // windows only move on: the readers of a position go from the first that ends after it
+    i64 begin = 0, end = 0, last_read = a.outputs;
+    while (last_read > 0 && a.length[last_read - 1] == 0) last_read--;
+    for (i64 i = 0; i < n; i++) {
+      while (begin < last_read && (a.length[begin] == 0 || a.first[begin] + a.length[begin] <= i)) begin++;
+      end = std::max(end, begin);
+      while (end < last_read && a.first[end] <= i) end++;
+      if (end > begin) first[i] = begin, length[i] = end - begin;
+    }
+  } else {
+    for (i64 o = 0; o < a.outputs; o++)
+      for (i64 k = 0; k < a.length[o]; k++)
+        if (i64 i = a.first[o] + k * a.step; length[i]++ == 0) first[i] = o;
+  }
   std::copy(length, length + n, count);
   std::copy(first, first + n, start);
   std::copy(length, length + n, taps);
@@ -90,11 +101,15 @@ inline OwnedAxis transpose(const Axis &a) {
         taps[i] = taps[i - a.stride], start[i] = start[i - a.stride] + 1;
         continue;
       }
+      // the taps k of which (i - start - k step) is a multiple of the stride: every `period`-th, the largest `k` first
+      i64 period = a.stride / std::gcd(a.step, a.stride), k = last;
+      if (a.step == 1) k -= ((last - i + a.start[0]) % a.stride + a.stride) % a.stride;  // no need to look for it
       taps[i] = 0;
-      for (i64 k = last; k >= 0; k--) {
+      for (; k >= 0 && k > last - period; k--) {
         i64 ahead = i - a.start[0] - k * a.step, o = ahead >= 0 ? ahead / a.stride : -((a.stride - 1 - ahead) / a.stride);
         if (ahead != o * a.stride) continue;
-        if (taps[i]++ == 0) start[i] = o;
+        taps[i] = k / period + 1, start[i] = o;
+        break;
       }
     }
   t.axis.slides = false;
@@ -148,10 +163,9 @@ struct OwnedPlan {
     p.tiles = 1;
     for (int i = 0; i < p.lead; i++) p.tiles *= p.sizes[i];
     // Where one order of folds is as good as another, long windows that hardly overlap come last: rows shrink first.
-    bool any = p.law != Law::max || p.ties == Ties::all || p.ties == Ties::split;
     std::vector<int32_t> folds(p.order, p.order + p.rank);
     std::copy(folds.begin(), folds.end(), p.order_back);
-    if (any) {
+    if (p.law != Law::max) {
       std::stable_partition(folds.begin(), folds.end(), [&](int32_t i) { return !p.axes[i].lines; });
       auto lines = std::find_if(folds.begin(), folds.end(), [&](int32_t i) { return p.axes[i].lines; });
       std::reverse(lines, folds.end());

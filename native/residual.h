@@ -22,8 +22,14 @@ template <class Visit> INLINE void with_residual(const Plan &p, Visit visit) {
 // pooled axes (and `lane` for the lanes). Outputs that read nothing get none(output).
 template <class Visit, class None>
 void each_winner(const Plan &p, const Part &of, const char *residual, const i64 *strides, i64 lane, Scratch &scratch, Visit visit, None none) {
-  i64 results = 1, o[MOST_AXES];
-  for (int i = 0; i < p.rank; i++) results *= i == 0 ? of.to - of.from : p.axes[i].outputs, o[i] = i == 0 ? of.from : 0;
+  // outputs in the caller's order of axes, which need not be that of memory
+  int axes[MOST_AXES];
+  i64 results = 1, o[MOST_AXES], from[MOST_AXES], to[MOST_AXES], places[MOST_AXES], place = p.lanes;
+  for (int i = 0; i < p.rank; i++) axes[i] = p.order_back[p.rank - 1 - i];
+  for (int i = p.rank - 1; i >= 0; i--) {
+    from[i] = o[i] = i == 0 ? of.from : 0, to[i] = i == 0 ? of.to : p.axes[i].outputs;
+    results *= to[i] - from[i], places[i] = place, place *= to[i] - from[i];
+  }
   auto displacement = [&](i64 tap) {
     i64 at = 0;
     for (int i = 0; i < p.rank; i++) at += tap / p.tap_steps[i] % p.axes[i].most_taps * p.axes[i].step * strides[i];
@@ -37,26 +43,31 @@ void each_winner(const Plan &p, const Part &of, const char *residual, const i64 
   for (int i = 0; i < p.rank; i++) gaps = gaps || p.axes[i].gaps;
   with_residual(p, [&](auto kind) {
     const auto *winners = reinterpret_cast<const decltype(kind) *>(residual);
-    int inner = p.rank - 1;  // the innermost axis has a loop of its own
+    int inner = axes[p.rank - 1];  // the innermost axis has a loop of its own
     const Axis &axis = p.axes[inner];
-    i64 row = inner == 0 ? of.to - of.from : axis.outputs, output = 0;
-    const i64 *start = axis.start + o[inner], *length = axis.length + o[inner];
+    i64 row = to[inner] - from[inner], step = places[inner], stride = strides[inner];
+    const i64 *start = axis.start + from[inner], *length = axis.length + from[inner];
     for (i64 r = 0; r < results; r += row) {
-      i64 base = 0;
+      i64 base = 0, output = 0;
       bool read = true;
-      for (int i = 0; i < inner; i++) base += p.axes[i].start[o[i]] * strides[i], read = read && p.axes[i].length[o[i]] > 0;
+      for (int k = 0; k < p.rank - 1; k++) {
+        int i = axes[k];
+        base += p.axes[i].start[o[i]] * strides[i], output += (o[i] - from[i]) * places[i];
+        read = read && p.axes[i].length[o[i]] > 0;
+      }
       if (table && !gaps && p.lanes == 1)
-        for (i64 j = 0; j < row; j++, output++) visit(output, base + start[j] * strides[inner] + table[winners[output]]);
+        for (i64 j = 0; j < row; j++, output += step) visit(output, base + start[j] * stride + table[winners[output]]);
       else
-        for (i64 j = 0; j < row; j++)
-          for (i64 l = 0; l < p.lanes; l++, output++)
+        for (i64 j = 0; j < row; j++, output += step)
+          for (i64 l = 0; l < p.lanes; l++)
             if (read && length[j] > 0)
-              visit(output, base + start[j] * strides[inner] + l * lane +
-                                (table ? table[winners[output]] : displacement(i64(winners[output]))));
-            else none(output);
-      for (int i = inner - 1; i >= 0; i--) {
-        if (++o[i] < (i == 0 ? of.to : p.axes[i].outputs)) break;
-        o[i] = i == 0 ? of.from : 0;
+              visit(output + l, base + start[j] * stride + l * lane +
+                                    (table ? table[winners[output + l]] : displacement(i64(winners[output + l]))));
+            else none(output + l);
+      for (int k = p.rank - 2; k >= 0; k--) {
+        int i = axes[k];
+        if (++o[i] < to[i]) break;
+        o[i] = from[i];
       }
     }
   });

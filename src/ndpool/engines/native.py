@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import PoolError
-from ..spec import Axis, Law, Window, each
+from ..spec import Axis, Law, Window, each, maximum, minimum
 from . import portable
 from .dtypes import kind, name
 from .dual import DualArray
@@ -175,7 +175,10 @@ class Plan:
         return y if self.back is None else y.transpose(self.back)
 
     def winners(self, x: Array, axes: tuple[int, ...]) -> tuple[Array, Array]:
-        plan = _plan(self.window, self.law, self.dtype, x.strides, axes)
+        law = self.law
+        if law.params[0] in ("all", "split"):  # where it was taken from is the first of them
+            law = (maximum if law.name == "max" else minimum)("first", law.params[1])
+        plan = _plan(self.window, law, self.dtype, x.strides, axes)
         y, residual = plan._winners(x)
         places = plan._shown(plan._run(POSITIONS, x, residual, None, np.empty(plan.out_shape, np.int64)))
         steps = _steps(axes, self.window)
@@ -202,7 +205,8 @@ class Plan:
                 )
             if kind(x.dtype) != "real":
                 return portable.linearize(np, self.window, self.law, x)
-        y, seen = self.forward(x), np.array(self.layout.laid(x), order="K")  # x may change before a derivative is asked for
+        native = x.dtype.newbyteorder("=")
+        y, seen = self.forward(x), np.array(self.layout.laid(x), native, order="K")  # x may change before it is needed
         return Linear(
             y, _Moving(lambda dx: self._ahead(PUSH, seen, dx)), _Moving(lambda dy: self._back(PULL, seen, dy))
         )
