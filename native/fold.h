@@ -55,78 +55,30 @@ template <class Law, unsigned READ> struct Folding {
 
   const Law &law;
   const Axis &axis;
-  i64 from, to;       // the outputs wanted
-  i64 base, held;     // the first position that is there, and how many
-  i64 m, row;         // elements inside the axis; distance between positions
-  i64 tap_step;       // what one tap adds to a winner's index
-  To block;           // scratch for doubling: the positions that windows cover, times m, a plane
-  T *phases;          // scratch for phases: a row of outputs
+  i64 from, to;                    // the outputs wanted
+  i64 base, held;                  // the first position that is there, and how many
+  i64 m, row;                      // elements inside the axis; distance between positions
+  i64 tap_step;                    // what one tap adds to a winner's index
+  To block;                        // scratch for doubling: the positions that windows cover, times m, a plane
+  T *phases;                       // scratch for phases: a row of outputs
   i64 pieces, from_step, to_step;  // how many such inputs, and how far apart they and their outputs lie
 
-  // to[j] = merge over t of from[j * stride + t * gap]
-  template <int STRIDE> void across(To to, From from, i64 n, i64 taps, i64 gap, i64 stride, I bias, I step) const {
-    auto body = [&](auto kind, i64 j) INLINE_LAMBDA {
-      using X = decltype(kind);
-      i64 t = 1;
-      State<X, PLANES> a;
-      if (STRIDE == 2 && Law::light && gap == 1 && taps > 1) {  // neighbouring taps come from the same two vectors
-        State<X, PLANES> b;
-        auto pair = [&](i64 at) INLINE_LAMBDA {
-          for (int i = 0; i < PLANES; i++)
-            if (READ >> i & 1) load_pair<X>(from.at[i] + at, a.at[i], b.at[i]);
-            else a.at[i] = b.at[i] = splat<X>(Law::constant[i]);
-        };
-        pair(j * 2);
-        law.tap(a, bias);
-        law.tap(b, I(bias + step));
-        law.merge(a, b);
-        for (t = 2; t + 1 < taps; t += 2) {
-          auto merged = a;
-          pair(j * 2 + t);
-          law.tap(a, I(bias + I(t) * step));
-          law.tap(b, I(bias + I(t + 1) * step));
-          law.merge(merged, a);
-          law.merge(merged, b);
-          a = merged;
-        }
-      } else {
-        a = load<Law, READ, X, STRIDE>(from, j * stride);
-        law.tap(a, bias);
-      }
-      for (; t < taps; t++) {
-        auto b = load<Law, READ, X, STRIDE>(from, j * stride + t * gap);
-        law.tap(b, I(bias + I(t) * step));
-        law.merge(a, b);
-      }
-      save<Law, X>(to, j, a);
-    };
-    if (STRIDE == 0 || n == 1)
-      for (i64 piece = 0; piece < pieces; piece++, to = to + to_step, from = from + from_step)
-        for (i64 j = 0; j < n; j++) body(One<T>{}, j);
-    else
-      for (i64 piece = 0; piece < pieces; piece++, to = to + to_step, from = from + from_step)
-        each_vector<T, Law::light>(n, body);
-  }
-
-  void across(To to, From from, i64 n, i64 taps, i64 gap, i64 stride, I bias, I step) const {
-    if (stride == 1) across<1>(to, from, n, taps, gap, 1, bias, step);
-    else if (stride == 2) across<2>(to, from, n, taps, gap, 2, bias, step);
-    else across<0>(to, from, n, taps, gap, stride, bias, step);
-  }
-
-  // The taps of one output along a row, or of a vector of outputs.
-  template <class X, int STRIDE, int TAPS> INLINE State<X, PLANES> along(From from, i64 at, i64 many, I bias, I step) const {
-    i64 taps = TAPS ? TAPS : many, gap = axis.step, t = 1;
+  // The taps of a vector of outputs that lie STRIDE apart: from `at` on, every `gap`-th. TAPS: how many, if that is
+  // fixed.
+  template <class X, int STRIDE, int TAPS>
+  INLINE State<X, PLANES> along(From from, i64 at, i64 many, i64 gap, I bias, I step) const {
+    i64 taps = TAPS ? TAPS : many, t = 1;
     State<X, PLANES> a;
-    if (STRIDE == 2 && TAPS > 1) {
-      State<X, PLANES> b;
-      for (int i = 0; i < PLANES; i++)
-        if (READ >> i & 1) load_pair<X>(from.at[i] + at, a.at[i], b.at[i]);
-        else a.at[i] = b.at[i] = splat<X>(Law::constant[i]);
-      law.tap(a, bias);
-      law.tap(b, I(bias + step));
-      law.merge(a, b);
-      t = 2;
+    if (STRIDE == 2 && Law::light && gap == 1 && taps > 1) {  // neighbouring taps come from the same two vectors
+      a = merged_pair<X>(from, at, bias, step);
+      for (t = 2; t + 1 < taps; t += 2) {
+        State<X, PLANES> even, odd;
+        load_pairs(from, at + t, even, odd);
+        law.tap(even, I(bias + I(t) * step));
+        law.tap(odd, I(bias + I(t + 1) * step));
+        law.merge(a, even);
+        law.merge(a, odd);
+      }
     } else {
       a = load<Law, READ, X, STRIDE>(from, at);
       law.tap(a, bias);
@@ -138,10 +90,49 @@ template <class Law, unsigned READ> struct Folding {
     }
     return a;
   }
+  template <class X> INLINE State<X, PLANES> merged_pair(From from, i64 at, I bias, I step) const {
+    State<X, PLANES> even, odd;
+    load_pairs(from, at, even, odd);
+    law.tap(even, bias);
+    law.tap(odd, I(bias + step));
+    law.merge(even, odd);
+    return even;
+  }
+  template <class X> INLINE void load_pairs(From from, i64 at, State<X, PLANES> &even, State<X, PLANES> &odd) const {
+    for (int i = 0; i < PLANES; i++)
+      if (READ >> i & 1)
+        load_pair<X>(from.at[i] + at, even.at[i], odd.at[i]);
+      else
+        even.at[i] = odd.at[i] = splat<X>(Law::constant[i]);
+  }
+
+  // to[j] = merge over t of from[j * stride + t * gap]
+  template <int STRIDE> void across(To to, From from, i64 n, i64 taps, i64 gap, i64 stride, I bias, I step) const {
+    auto body = [&](auto kind, i64 j) INLINE_LAMBDA {
+      using X = decltype(kind);
+      save<Law, X>(to, j, along<X, STRIDE, 0>(from, j * stride, taps, gap, bias, step));
+    };
+    if (STRIDE == 0 || n == 1)
+      for (i64 piece = 0; piece < pieces; piece++, to = to + to_step, from = from + from_step)
+        for (i64 j = 0; j < n; j++) body(One<T>{}, j);
+    else
+      for (i64 piece = 0; piece < pieces; piece++, to = to + to_step, from = from + from_step)
+        each_vector<T, Law::light>(n, body);
+  }
+
+  void across(To to, From from, i64 n, i64 taps, i64 gap, i64 stride, I bias, I step) const {
+    if (stride == 1)
+      across<1>(to, from, n, taps, gap, 1, bias, step);
+    else if (stride == 2)
+      across<2>(to, from, n, taps, gap, 2, bias, step);
+    else
+      across<0>(to, from, n, taps, gap, stride, bias, step);
+  }
 
   // Two axes at once: this one along rows, `outer` across them. Pieces are planes; rows lie `row_step` apart.
   template <int STRIDE, int TAPS>
-  void planes_of(To to, From from, const Axis &outer, i64 begin, i64 end, i64 first_row, i64 row_step, i64 outer_step) const {
+  void planes_of(To to, From from, const Axis &outer, i64 begin, i64 end, i64 first_row, i64 row_step,
+                 i64 outer_step) const {
     i64 a = axis.whole_from, b = axis.whole_to, width = axis.outputs, stride = axis.stride;
     I step = I(tap_step);
     for (i64 piece = 0; piece < pieces; piece++, from = from + from_step)
@@ -159,9 +150,10 @@ template <class Law, unsigned READ> struct Folding {
             return;
           }
           I bias = I(across + skipped(j) * step);
-          State<One<T>, PLANES> s = along<One<T>, 1, 0>(top, axis.first[j], axis.length[j], bias, step);
+          State<One<T>, PLANES> s = along<One<T>, 1, 0>(top, axis.first[j], axis.length[j], axis.step, bias, step);
           for (i64 r = 1; r < rows; r++)
-            law.merge(s, along<One<T>, 1, 0>(top, axis.first[j] + r * gap, axis.length[j], I(bias + I(r) * I(outer_step)), step));
+            law.merge(s, along<One<T>, 1, 0>(top, axis.first[j] + r * gap, axis.length[j], axis.step,
+                                             I(bias + I(r) * I(outer_step)), step));
           save<Law, One<T>>(to, j, s);
         };
         for (i64 j = 0; j < a; j++) single(j);
@@ -171,9 +163,10 @@ template <class Law, unsigned READ> struct Folding {
           each_vector<T, true>(b - a, [&](auto kind, i64 j) INLINE_LAMBDA {
             using X = decltype(kind);
             i64 at = origin + j * stride;
-            auto s = along<X, STRIDE, TAPS>(top, at, many, bias, step);
+            auto s = along<X, STRIDE, TAPS>(top, at, many, axis.step, bias, step);
             for (i64 r = 1; r < rows; r++)
-              law.merge(s, along<X, STRIDE, TAPS>(top, at + r * gap, many, I(bias + I(r) * I(outer_step)), step));
+              law.merge(
+                  s, along<X, STRIDE, TAPS>(top, at + r * gap, many, axis.step, I(bias + I(r) * I(outer_step)), step));
             save<Law, X>(to, a + j, s);
           });
         }
@@ -181,19 +174,25 @@ template <class Law, unsigned READ> struct Folding {
       }
   }
 
-  void planes(To to, From from, const Axis &outer, i64 begin, i64 end, i64 first_row, i64 row_step, i64 outer_step) const {
+  void planes(To to, From from, const Axis &outer, i64 begin, i64 end, i64 first_row, i64 row_step,
+              i64 outer_step) const {
     i64 taps = axis.step == 1 && axis.whole_from < axis.whole_to ? axis.length[axis.whole_from] : 0;
     auto go = [&](auto stride, auto fixed) {
-      planes_of<decltype(stride)::value, decltype(fixed)::value>(to, from, outer, begin, end, first_row, row_step, outer_step);
+      planes_of<decltype(stride)::value, decltype(fixed)::value>(to, from, outer, begin, end, first_row, row_step,
+                                                                 outer_step);
     };
     std::integral_constant<int, 0> any;
     std::integral_constant<int, 1> one;
     std::integral_constant<int, 2> two;
     std::integral_constant<int, 3> three;
-    if (axis.stride != 2) go(one, any);
-    else if (taps == 2) go(two, two);
-    else if (taps == 3) go(two, three);
-    else go(two, any);
+    if (axis.stride != 2)
+      go(one, any);
+    else if (taps == 2)
+      go(two, two);
+    else if (taps == 3)
+      go(two, three);
+    else
+      go(two, any);
   }
 
   void zero(To to, i64 n) const {
@@ -217,7 +216,8 @@ template <class Law, unsigned READ> struct Folding {
     across<1>(to, taps, m, axis.length[o], axis.step * row, 1, I(skipped(o) * step), step);
   }
 
-  // -- many consecutive elements to one state ---------------------------------------------------------------------------
+  // -- many consecutive elements to one state
+  // ---------------------------------------------------------------------------
 
   static constexpr int ABREAST = 64 / sizeof(T);  // states kept side by side, whatever the width of a vector
   static constexpr i64 LONGEST = 4096;            // beyond, halves are merged: sums do not drift
@@ -233,8 +233,10 @@ template <class Law, unsigned READ> struct Folding {
 
   // n taps side by side
   void line(To to, From from, i64 n, I bias) const {
-    State<One<T>, PLANES> s = n < ABREAST ? short_line(from, n, bias) : n < LONG ? abreast<ABREAST>(from, n, bias)
-                            : n <= LONGEST ? abreast<MANY>(from, n, bias) : longest_line(from, n, bias);
+    State<One<T>, PLANES> s = n < ABREAST    ? short_line(from, n, bias)
+                              : n < LONG     ? abreast<ABREAST>(from, n, bias)
+                              : n <= LONGEST ? abreast<MANY>(from, n, bias)
+                                             : longest_line(from, n, bias);
     if constexpr (Law::signs) law.settle(s, from.at[0], n, 1);
     save<Law, One<T>>(to, 0, s);
   }
@@ -288,8 +290,10 @@ template <class Law, unsigned READ> struct Folding {
     each_once<T>(n - done, [&](auto kind, i64 i) INLINE_LAMBDA {  // the rest goes on in the same places
       using Y = decltype(kind);
       auto a = load<Law, ALL<Law>, Y>(side, i);
-      if constexpr (LANES<Y> == N) law.merge(a, fetch(done + i));
-      else law.merge(a, tap_at<Y>(from, done + i, done + i, bias));
+      if constexpr (LANES<Y> == N)
+        law.merge(a, fetch(done + i));
+      else
+        law.merge(a, tap_at<Y>(from, done + i, done + i, bias));
       save<Law, Y>(side, i, a);
     });
     if constexpr (Law::light) {
@@ -315,7 +319,8 @@ template <class Law, unsigned READ> struct Folding {
   }
 
   template <class X> INLINE State<One<T>, PLANES> one_lane(const State<X, PLANES> &s) const {
-    if constexpr (LANES<X> == 1) return s;
+    if constexpr (LANES<X> == 1)
+      return s;
     else {
       State<Half<X>, PLANES> low, high;
       for (int i = 0; i < PLANES; i++) low.at[i] = halve<X>(s.at[i], 0), high.at[i] = halve<X>(s.at[i], 1);
@@ -396,7 +401,8 @@ template <class Law, unsigned READ> struct Folding {
     return rows;
   }
 
-  // -- windows that repeat ----------------------------------------------------------------------------------------------
+  // -- windows that repeat
+  // ----------------------------------------------------------------------------------------------
 
   void run(To to, From from) const {
     bool dealt = axis.phases > 1 && m == 1 && this->to - this->from >= DEALT;
@@ -455,8 +461,10 @@ template <class Law, unsigned READ> struct Folding {
     for (int i = 0; i < PLANES; i++) room.at[i] = phases + i * (this->to - this->from);
     for (i64 r = 0; r < P; r++) {
       i64 o = a + r;
-      if (axis.length[o] == 0) zero(room + r * n, n);
-      else across<1>(room + r * n, from + (axis.first[o] - base), n, axis.length[o], axis.step, 1, 0, 0);
+      if (axis.length[o] == 0)
+        zero(room + r * n, n);
+      else
+        across<1>(room + r * n, from + (axis.first[o] - base), n, axis.length[o], axis.step, 1, 0, 0);
     }
     for (int i = 0; i < PLANES; i++) {
       T *out = to.at[i] + (a - this->from);
@@ -464,8 +472,10 @@ template <class Law, unsigned READ> struct Folding {
       if (P == 2)
         each_vector<T>(n, [&](auto kind, i64 j) INLINE_LAMBDA {
           using X = decltype(kind);
-          if constexpr (LANES<X> == 1) out[2 * j] = in[j], out[2 * j + 1] = in[n + j];
-          else interleave<X>(out + 2 * j, load<X>(in + j), load<X>(in + n + j));
+          if constexpr (LANES<X> == 1)
+            out[2 * j] = in[j], out[2 * j + 1] = in[n + j];
+          else
+            interleave<X>(out + 2 * j, load<X>(in + j), load<X>(in + n + j));
         });
       else
         for (i64 q = 0; q < n; q++)
@@ -473,8 +483,9 @@ template <class Law, unsigned READ> struct Folding {
     }
   }
 
-  // -- long windows: blocks of 2, 4, 8, ... positions, made in place ------------------------------------------------------
-  // Windows are not clipped here: beyond the ends lie taps that change nothing, so all windows of a phase are alike.
+  // -- long windows: blocks of 2, 4, 8, ... positions, made in place
+  // ------------------------------------------------------ Windows are not clipped here: beyond the ends lie taps that
+  // change nothing, so all windows of a phase are alike.
 
   static int top_bit(i64 n) { return 63 - __builtin_clzll((unsigned long long)n); }
   static i64 floor_div(i64 a, i64 b) { return b == 1 ? a : a >= 0 ? a / b : -((b - 1 - a) / b); }
@@ -537,8 +548,10 @@ template <class Law, unsigned READ> struct Folding {
   void begin(From from, i64 low, i64 high) const {
     times<PLANES, true>([&](int i) {
       T *plane = block.at[i] + (base - low) * m;
-      if (READ >> i & 1) copy_rows(plane, from.at[i]);
-      else fill_rows(plane, Law::constant[i]);
+      if (READ >> i & 1)
+        copy_rows(plane, from.at[i]);
+      else
+        fill_rows(plane, Law::constant[i]);
       if (Law::indexed && i == 1) number_rows(reinterpret_cast<I *>(plane));
       // a position beyond the ends is like one that is there and that the same windows read
       auto fill = [&](i64 q, i64 there) {
@@ -552,7 +565,8 @@ template <class Law, unsigned READ> struct Folding {
     });
   }
   void copy_rows(T *to, const T *from) const {
-    if (row == m) std::memcpy(to, from, size_t(held * m) * sizeof(T));
+    if (row == m)
+      std::memcpy(to, from, size_t(held * m) * sizeof(T));
     else
       for (i64 r = 0; r < held; r++) std::memcpy(to + r * m, from + r * row, size_t(m) * sizeof(T));
   }
@@ -588,8 +602,10 @@ template <class Law, unsigned READ> struct Folding {
     }
     Folding<Law, ALL<Law>> all{law, axis, this->from, this->to, base, held, m, m, 0, block, phases, 1, 0, 0};
     auto give = [&](To into, From blocks, i64 many, i64 stride) {
-      if (Law::overlaps) all.across(into, blocks, many, two ? 2 : 1, gap, stride, 0, 0);
-      else append(into, blocks, many, stride, !more);
+      if (Law::overlaps)
+        all.across(into, blocks, many, two ? 2 : 1, gap, stride, 0, 0);
+      else
+        append(into, blocks, many, stride, !more);
     };
     if (axis.phases == 1 && m == 1) return give(out, in, count, axis.stride);
     if (axis.phases == 1 && axis.stride == 1) return give(out, in, count * m, 1);

@@ -16,10 +16,14 @@ bool plain_order(const Plan &p) { return p.ties != Ties::last && !p.ignore_nan; 
 template <class T> Outcome find(Job &job, i64 unit, Arena &arena) {
   bool last = job.plan->ties == Ties::last;
   auto go = [&](auto law) { return winners(law, job, unit, arena); };
-  if constexpr (std::is_same_v<T, float>) return go(Winner<T, false, false>());
-  else if constexpr (!is_float<T>) return last ? go(Winner<T, true, false>()) : go(Winner<T, false, false>());
-  else if (last) return job.plan->ignore_nan ? go(Winner<T, true, true>()) : go(Winner<T, true, false>());
-  else return job.plan->ignore_nan ? go(Winner<T, false, true>()) : go(Winner<T, false, false>());
+  if constexpr (std::is_same_v<T, float>)
+    return go(Winner<T, false, false>());
+  else if constexpr (!is_float<T>)
+    return last ? go(Winner<T, true, false>()) : go(Winner<T, false, false>());
+  else if (last)
+    return job.plan->ignore_nan ? go(Winner<T, true, true>()) : go(Winner<T, true, false>());
+  else
+    return job.plan->ignore_nan ? go(Winner<T, false, true>()) : go(Winner<T, false, false>());
 }
 
 template <class T> Outcome smooth(Job &job, i64 unit, Arena &arena) {
@@ -46,16 +50,24 @@ template <bool IGNORE> Outcome share(Job &job, i64 unit, Arena &arena) {
 template <class T> Outcome real(Job &job, i64 unit, Arena &arena) {
   const Plan &p = *job.plan;
   switch (job.mode) {
-    case Mode::winners: return find<T>(job, unit, arena);
-    case Mode::pick: return pick<T>(job, unit, arena);
-    case Mode::spread: return spread<T>(job, unit, arena);
-    default: break;
+    case Mode::winners:
+      return find<T>(job, unit, arena);
+    case Mode::pick:
+      return pick<T>(job, unit, arena);
+    case Mode::spread:
+      return spread<T>(job, unit, arena);
+    default:
+      break;
   }
   switch (p.law) {
-    case Law::sum: return job.mode == Mode::pull ? pull(Add<T, 1>(), job, unit, arena) : forward(Add<T, 1>(), job, unit, arena);
-    case Law::smooth_max: return smooth<T>(job, unit, arena);
-    case Law::lp: return norm(job, unit, arena);
-    default: break;
+    case Law::sum:
+      return job.mode == Mode::pull ? pull(Add<T, 1>(), job, unit, arena) : forward(Add<T, 1>(), job, unit, arena);
+    case Law::smooth_max:
+      return smooth<T>(job, unit, arena);
+    case Law::lp:
+      return norm(job, unit, arena);
+    default:
+      break;
   }
   if (job.mode != Mode::forward) return p.ignore_nan ? share<true>(job, unit, arena) : share<false>(job, unit, arena);
   return plain_order(p) ? forward(Select<T>(), job, unit, arena) : find<T>(job, unit, arena);
@@ -71,13 +83,18 @@ Outcome run(Job &job, i64 unit, Arena &arena) {
     bool in_double = type == Type::f64 || (finds && (wide || !plain_order(p)));
     return in_double ? real<double>(job, unit, arena) : real<float>(job, unit, arena);
   }
-  if (p.law == Law::sum) return size_of(type) == 8 ? integer_sum<2>(job, unit, arena) : integer_sum<1>(job, unit, arena);
+  if (p.law == Law::sum)
+    return size_of(type) == 8 ? integer_sum<2>(job, unit, arena) : integer_sum<1>(job, unit, arena);
   if (job.mode == Mode::winners) return find<int64_t>(job, unit, arena);
   switch (size_of(type)) {
-    case 1: return forward(Select<int8_t>(), job, unit, arena);
-    case 2: return forward(Select<int16_t>(), job, unit, arena);
-    case 4: return forward(Select<int32_t>(), job, unit, arena);
-    default: return forward(Select<int64_t>(), job, unit, arena);
+    case 1:
+      return forward(Select<int8_t>(), job, unit, arena);
+    case 2:
+      return forward(Select<int16_t>(), job, unit, arena);
+    case 4:
+      return forward(Select<int32_t>(), job, unit, arena);
+    default:
+      return forward(Select<int64_t>(), job, unit, arena);
   }
 }
 
@@ -96,7 +113,8 @@ void stream(const char *from, i64 read, char *to, i64 written) {
       seen[k] = choose<X>(v > seen[k], v, seen[k]);
     }
   for (int k = 1; k < 4; k++) seen[0] = choose<X>(seen[k] > seen[0], seen[k], seen[0]);
-  for (i64 i = 0; i + i64(sizeof(X)) <= written; i += i64(sizeof(X))) save<X>(reinterpret_cast<float *>(to + i), seen[0]);
+  for (i64 i = 0; i + i64(sizeof(X)) <= written; i += i64(sizeof(X)))
+    save<X>(reinterpret_cast<float *>(to + i), seen[0]);
 }
 
 }  // namespace

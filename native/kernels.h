@@ -46,22 +46,22 @@ struct Plan {
   Ties ties;
   bool ignore_nan, flip, mean;
   Type type;
-  int32_t rank, lead;      // pooled axes, lead axes
-  double parameter;        // beta, or p
-  i64 divisor;             // 0: the count
-  i64 lanes, taps, tiles;  // taps: of the largest unclipped window
-  const Axis *axes;        // outermost in memory first
-  const Axis *readers;     // the transposes: which outputs read a position
-  i64 sizes[MOST_AXES];    // of the lead axes
+  int32_t rank, lead;                               // pooled axes, lead axes
+  double parameter;                                 // beta, or p
+  i64 divisor;                                      // 0: the count
+  i64 lanes, taps, tiles;                           // taps: of the largest unclipped window
+  const Axis *axes;                                 // outermost in memory first
+  const Axis *readers;                              // the transposes: which outputs read a position
+  i64 sizes[MOST_AXES];                             // of the lead axes
   int32_t order[MOST_AXES], order_back[MOST_AXES];  // the pooled axes, in the order of their folds
-  i64 tap_steps[MOST_AXES];       // what the next tap along a pooled axis adds to a residual
+  i64 tap_steps[MOST_AXES];                         // what the next tap along a pooled axis adds to a residual
   i64 position_steps[MOST_AXES];  // row-major strides of the pooled axes as the caller numbers positions
   i64 residual_bytes;
-  // how the work is cut: units of `bands` consecutive outermost outputs (or inputs, for pull and spread) of one tile, or of
-  // several whole tiles
+  // how the work is cut: units of `bands` consecutive outermost outputs (or inputs, for pull and spread) of one tile,
+  // or of several whole tiles
   i64 band, tiles_a_unit, band_back, tiles_a_unit_back;
-  bool even, padded, empty;   // all outputs count alike; some count positions that they do not read; some count nothing
-  bool unread;                // some inputs are read by no output
+  bool even, padded, empty;  // all outputs count alike; some count positions that they do not read; some count nothing
+  bool unread;               // some inputs are read by no output
 };
 
 // An array in the plan's order of axes: lead, pooled, lanes. Strides in bytes.

@@ -4,8 +4,8 @@
 //   lift(x, dx)     the state of one tap                     finish: value(state), tangent(state)
 //   turn(state, dy) what an output hands to its taps         weigh: land(turned, x), what a tap makes of it
 //
-// The cotangent of a tap is a fold too, of what its readers hand it: `Turned` is the law of that fold. No taps, sizes or
-// strides here; the input of a min, or of a smooth max with beta < 0, arrives with its sign flipped.
+// The cotangent of a tap is a fold too, of what its readers hand it: `Turned` is the law of that fold. No taps, sizes
+// or strides here; the input of a min, or of a smooth max with beta < 0, arrives with its sign flipped.
 #pragma once
 #include "vec.h"
 
@@ -19,38 +19,47 @@ template <class X, int PLANES> struct State {
 template <class T> constexpr bool is_float = std::is_floating_point_v<T>;
 
 template <class X> INLINE Ints<X> is_nan(X a) {
-  if constexpr (is_float<Element<X>>) return a != a;
-  else return Ints<X>{};
+  if constexpr (is_float<Element<X>>)
+    return a != a;
+  else
+    return Ints<X>{};
 }
 
 // Whether b beats a. NaN beats all numbers, or is beaten by all.
 template <bool IGNORE, class X> INLINE Ints<X> beats(X b, X a) {
-  if constexpr (!is_float<Element<X>>) return b > a;
-  else if constexpr (IGNORE) return (b > a) | ((a != a) & (b == b));
-  else return (b > a) | ((b != b) & (a == a));
+  if constexpr (!is_float<Element<X>>)
+    return b > a;
+  else if constexpr (IGNORE)
+    return (b > a) | ((a != a) & (b == b));
+  else
+    return (b > a) | ((b != b) & (a == a));
 }
 
 // Whether a later b replaces a: the first, or the last, of equals wins.
 template <bool LAST, bool IGNORE, class X> INLINE Ints<X> takes(X b, X a) {
-  if constexpr (!LAST) return beats<IGNORE>(b, a);
-  else if constexpr (!is_float<Element<X>>) return b >= a;
-  else if constexpr (IGNORE) return (b >= a) | (a != a);
-  else return (b >= a) | (b != b);
+  if constexpr (!LAST)
+    return beats<IGNORE>(b, a);
+  else if constexpr (!is_float<Element<X>>)
+    return b >= a;
+  else if constexpr (IGNORE)
+    return (b >= a) | (a != a);
+  else
+    return (b >= a) | (b != b);
 }
 
 // What most laws have in common.
 struct Plain {
-  static constexpr bool overlaps = false;  // whether a tap may be merged twice
-  static constexpr bool indexed = false;   // whether plane 1 is the index of a tap
-  static constexpr bool light = false;     // whether a merge is a few instructions
-  static constexpr bool hot = false;       // whether it is worth loops of its own for small windows
-  static constexpr bool spares_reads = false;  // whether constant planes are worth a loop that does not read them
-  static constexpr bool signs = false;     // whether equal values may differ in sign
-  static constexpr bool chooses = false;   // whether the state is the value
-  static constexpr bool lifts = false;     // whether the state of a tap is more than x and dx
+  static constexpr bool overlaps = false;        // whether a tap may be merged twice
+  static constexpr bool indexed = false;         // whether plane 1 is the index of a tap
+  static constexpr bool light = false;           // whether a merge is a few instructions
+  static constexpr bool hot = false;             // whether it is worth loops of its own for small windows
+  static constexpr bool spares_reads = false;    // whether constant planes are worth a loop that does not read them
+  static constexpr bool signs = false;           // whether equal values may differ in sign
+  static constexpr bool chooses = false;         // whether the state is the value
+  static constexpr bool lifts = false;           // whether the state of a tap is more than x and dx
   static constexpr bool counts_padding = false;  // whether zeros change the state
   static constexpr bool looks_at_x = true;       // whether the derivative depends on x
-  static constexpr unsigned lifted = 1;    // planes that a tap brings along; the others begin as `constant`
+  static constexpr unsigned lifted = 1;          // planes that a tap brings along; the others begin as `constant`
   template <class S, class I> INLINE void tap(S &, I) const {}
   // a tap that changes nothing, made of one that is there: merging it twice (overlaps), or with no weight
   template <class T> static constexpr T idle(T, int /* plane */) { return 0; }
@@ -61,12 +70,15 @@ template <class E> struct Select : Plain {
   using T = E;
   static constexpr T idle(T there, int) { return there; }
   static constexpr int planes = 1;
-  static constexpr bool overlaps = true, signs = is_float<T>, chooses = true, light = true, hot = std::is_same_v<T, float> || sizeof(T) == 1;
+  static constexpr bool overlaps = true, signs = is_float<T>, chooses = true, light = true,
+                        hot = std::is_same_v<T, float> || sizeof(T) == 1;
   static constexpr T constant[1] = {0};
   template <class X> INLINE void merge(State<X, 1> &a, const State<X, 1> &b) const {
     X p = a.at[0], q = b.at[0], larger = choose<X>(q > p, q, p);
-    if constexpr (is_float<T>) a.at[0] = choose<X>(q != q, q, larger);
-    else a.at[0] = larger;
+    if constexpr (is_float<T>)
+      a.at[0] = choose<X>(q != q, q, larger);
+    else
+      a.at[0] = larger;
   }
   template <class X> INLINE void join(State<X, 1> &a, const State<X, 1> &b) const { merge(a, b); }
   template <class X> INLINE X value(const State<X, 1> &s, X) const { return s.at[0]; }
@@ -102,7 +114,9 @@ template <class E, bool LAST, bool IGNORE> struct Winner : Plain {
     Ints<X> taken = beats<IGNORE>(b.at[0], a.at[0]) | ((!beats<IGNORE>(a.at[0], b.at[0])) & (LAST ? j > i : j < i));
     for (int p = 0; p < 2; p++) a.at[p] = choose<X>(taken, b.at[p], a.at[p]);
   }
-  template <class X> INLINE void tap(State<X, 2> &s, Int<T> bias) const { s.at[1] = from_bits<X>(Ints<X>(bits(s.at[1]) + bias)); }
+  template <class X> INLINE void tap(State<X, 2> &s, Int<T> bias) const {
+    s.at[1] = from_bits<X>(Ints<X>(bits(s.at[1]) + bias));
+  }
 };
 
 // The largest tap, and sums over all taps equal to it: their number, their tangents.
@@ -144,8 +158,8 @@ template <class E, int PLANES> struct Add : Plain {
   Add turned() const { return {}; }
 };
 
-// A sum of terms, each kept relative to the largest: state (m, s, ...) stands for s times the term of m. `Ratio` says what
-// the lesser m's term is of the greater's; equals have the ratio 1, infinities too.
+// A sum of terms, each kept relative to the largest: state (m, s, ...) stands for s times the term of m. `Ratio` says
+// what the lesser m's term is of the greater's; equals have the ratio 1, infinities too.
 template <class E, int PLANES, class Ratio, bool NANS_ARE_EQUAL = false> struct Relative : Plain {
   using T = E;
   static constexpr T idle(T there, int plane) { return plane == 0 ? there : 0; }
@@ -154,8 +168,10 @@ template <class E, int PLANES, class Ratio, bool NANS_ARE_EQUAL = false> struct 
   static constexpr T constant[3] = {0, 1, 1};
   Ratio ratio;
   template <class X> INLINE void merge(State<X, PLANES> &a, const State<X, PLANES> &b) const {
-    if constexpr (Ratio::near) merge_near(a, b);
-    else merge_far(a, b);
+    if constexpr (Ratio::near)
+      merge_near(a, b);
+    else
+      merge_far(a, b);
   }
   template <class X> INLINE void join(State<X, PLANES> &a, const State<X, PLANES> &b) const { merge(a, b); }
 
@@ -204,7 +220,8 @@ template <class E, int PLANES> struct SmoothMax : Relative<E, PLANES, ExpRatio<E
   template <class X> INLINE State<X, 2> turn(const State<X, 2> &s, X dy) const { return {-s.at[0], dy / s.at[1]}; }
   template <class X> INLINE X land(const State<X, 2> &s, X x) const {
     X m = -s.at[0];  // at or above x
-    return s.at[1] * choose<X>((x == m) | (is_nan(x) & is_nan(m)), splat<X>(1), exp_negative<X>((x - m) * this->ratio.beta));
+    return s.at[1] *
+           choose<X>((x == m) | (is_nan(x) & is_nan(m)), splat<X>(1), exp_negative<X>((x - m) * this->ratio.beta));
   }
 };
 
@@ -226,7 +243,8 @@ template <class X> INLINE X root(X s, Element<X> r) {
   if (r == 0) return splat<X>(1);
   if (r == 1) return s;
   if (r == Element<X>(0.5)) {
-    if constexpr (LANES<X> == 1) return square_root(s);
+    if constexpr (LANES<X> == 1)
+      return square_root(s);
     else {
       X v;
       for (int i = 0; i < LANES<X>; i++) v[i] = square_root(s[i]);

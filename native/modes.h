@@ -27,7 +27,8 @@ inline void clear_empty(const Plan &p, const Axis *axes, const Part &part, char 
   i64 first = p.rank == 1 ? part.from : 0;
   each_row(p, axes, part, [&](i64 at, i64 n, i64 counts, i64) {
     for (i64 i = 0; i < n; i++)
-      if (counts == 0 || (p.lanes == 1 && inner.count[first + i] == 0)) std::memset(y + (at + i) * size, 0, size_t(size));
+      if (counts == 0 || (p.lanes == 1 && inner.count[first + i] == 0))
+        std::memset(y + (at + i) * size, 0, size_t(size));
   });
 }
 
@@ -52,11 +53,13 @@ void each_result(const Plan &p, const Part &part, i64 results, const Inner<T> &i
 }
 
 // The states of a unit's outputs. `x` is lifted; `dx` goes along if the law has a plane for it.
-template <class Law> Sink<typename Law::T, Law::planes> fold(const Law &law, Passes<Law> &passes, Job &job, Scratch &scratch) {
+template <class Law>
+Sink<typename Law::T, Law::planes> fold(const Law &law, Passes<Law> &passes, Job &job, Scratch &scratch) {
   using T = typename Law::T;
   using From = Source<T, Law::planes>;
   const Plan &p = *job.plan;
-  constexpr bool MOVES = (Law::lifted >> 2 & 1) != 0, BARE = FIRST<Law> == 1 && !Law::lifts;  // BARE: x is all that is read
+  constexpr bool MOVES = (Law::lifted >> 2 & 1) != 0,
+                 BARE = FIRST<Law> == 1 && !Law::lifts;  // BARE: x is all that is read
   Sink<T, Law::planes> nothing{};
   passes.reserve(scratch);
   Region<T> x(p, job.x, p.type, p.flip, passes.part, passes.sizes, passes.span.first);
@@ -77,7 +80,8 @@ template <class Law> Sink<typename Law::T, Law::planes> fold(const Law &law, Pas
   from.at[0] = x.all(p.type, p.flip, room[0]);
   const T *dx = nullptr;
   if constexpr (MOVES)
-    from.at[2] = dx = Region<T>(p, job.a, job.moved, false, passes.part, passes.sizes, passes.span.first).all(job.moved, false, room[2]);
+    from.at[2] = dx = Region<T>(p, job.a, job.moved, false, passes.part, passes.sizes, passes.span.first)
+                          .all(job.moved, false, room[2]);
   if constexpr (Law::lifts) {
     each_once<T>(x.elements, [&](auto kind, i64 j) INLINE_LAMBDA {
       using X = decltype(kind);
@@ -116,14 +120,15 @@ template <class Law> Outcome forward(const Law &law, Job &job, i64 unit, Arena &
     if constexpr (!Law::chooses) {
       T divisor = T(p.mean ? p.divisor : 1), *to = states.at[0];
       if (as_they_are<T>(p.type, p.flip)) to = reinterpret_cast<T *>(y), in_place = true;
-      each_result<Law::counts_padding, T>(p, of, passes.results(), inner, [&](auto kind, i64 at, auto counts, auto taps) INLINE_LAMBDA {
-        using X = decltype(kind);
-        auto s = load<Law, ALL<Law>, X>(states, at);
-        if constexpr (Law::counts_padding)
-          if (p.padded) merge_padding<Law, X>(law, s, counts, taps);
-        X by = divisor != 0 ? splat<X>(divisor) : choose<X>(counts > 0, counts, splat<X>(1));
-        save<X>(to + at, law.value(s, by));
-      });
+      each_result<Law::counts_padding, T>(
+          p, of, passes.results(), inner, [&](auto kind, i64 at, auto counts, auto taps) INLINE_LAMBDA {
+            using X = decltype(kind);
+            auto s = load<Law, ALL<Law>, X>(states, at);
+            if constexpr (Law::counts_padding)
+              if (p.padded) merge_padding<Law, X>(law, s, counts, taps);
+            X by = divisor != 0 ? splat<X>(divisor) : choose<X>(counts > 0, counts, splat<X>(1));
+            save<X>(to + at, law.value(s, by));
+          });
     }
     if (!in_place) deliver<T>(y, p.type, states.at[0], passes.results(), p.flip);
   }
@@ -156,10 +161,17 @@ template <class Law> Outcome winners(const Law &law, Job &job, i64 unit, Arena &
     for (i64 i = 0; i < n; i++) r[i] = R(index[i]);
   };
   switch (p.residual_bytes) {
-    case 1: narrowed(uint8_t()); break;
-    case 2: narrowed(uint16_t()); break;
-    case 4: narrowed(uint32_t()); break;
-    default: narrowed(uint64_t());
+    case 1:
+      narrowed(uint8_t());
+      break;
+    case 2:
+      narrowed(uint16_t());
+      break;
+    case 4:
+      narrowed(uint32_t());
+      break;
+    default:
+      narrowed(uint64_t());
   }
   return Outcome::done;
 }
@@ -173,13 +185,14 @@ template <class Law> Outcome push(const Law &law, Job &job, i64 unit, Arena &are
   auto states = fold(law, passes, job, scratch);
   Inner<T> inner(p, of, scratch);
   if (scratch.failed) return Outcome::no_memory;
-  each_result<Law::counts_padding, T>(p, of, passes.results(), inner, [&](auto kind, i64 at, auto counts, auto taps) INLINE_LAMBDA {
-    using X = decltype(kind);
-    auto s = load<Law, ALL<Law>, X>(states, at);
-    if constexpr (Law::counts_padding)
-      if (p.padded) merge_padding<Law, X>(law, s, counts, taps);
-    save<X>(states.at[0] + at, law.tangent(s));
-  });
+  each_result<Law::counts_padding, T>(p, of, passes.results(), inner,
+                                      [&](auto kind, i64 at, auto counts, auto taps) INLINE_LAMBDA {
+                                        using X = decltype(kind);
+                                        auto s = load<Law, ALL<Law>, X>(states, at);
+                                        if constexpr (Law::counts_padding)
+                                          if (p.padded) merge_padding<Law, X>(law, s, counts, taps);
+                                        save<X>(states.at[0] + at, law.tangent(s));
+                                      });
   i64 size = size_of(job.moved);
   char *dy = job.y.data + dense_offset(p, of, false) * size;
   deliver<T>(dy, job.moved, states.at[0], passes.results(), false);
@@ -216,13 +229,14 @@ template <class Law> Outcome pull(const Law &law, Job &job, i64 unit, Arena &are
     Region<T> x(p, job.x, p.type, p.flip, of, sizes, of.from);
     T *room_x = scratch.template take<T>(x.elements);
     if (scratch.failed) return Outcome::no_memory;
-    each_result<Law::counts_padding, T>(p, readers, passes.results(), inner, [&](auto kind, i64 at, auto counts, auto taps) INLINE_LAMBDA {
-      using X = decltype(kind);
-      auto s = load<Law, ALL<Law>, X>(states, at);
-      if constexpr (Law::counts_padding)
-        if (p.padded) merge_padding<Law, X>(law, s, counts, taps);
-      save<Turned, X>(states, at, law.turn(s, load<X>(dy + at)));
-    });
+    each_result<Law::counts_padding, T>(p, readers, passes.results(), inner,
+                                        [&](auto kind, i64 at, auto counts, auto taps) INLINE_LAMBDA {
+                                          using X = decltype(kind);
+                                          auto s = load<Law, ALL<Law>, X>(states, at);
+                                          if constexpr (Law::counts_padding)
+                                            if (p.padded) merge_padding<Law, X>(law, s, counts, taps);
+                                          save<Turned, X>(states, at, law.turn(s, load<X>(dy + at)));
+                                        });
     done = back.template run_packed<ALL<Turned>>(states);
     const T *seen = x.all(p.type, p.flip, room_x);
     each_once<T>(x.elements, [&](auto kind, i64 j) INLINE_LAMBDA {
@@ -232,11 +246,12 @@ template <class Law> Outcome pull(const Law &law, Job &job, i64 unit, Arena &are
   } else {
     T divisor = T(p.mean ? p.divisor : 1);
     if (divisor != 1)
-      each_result<Law::counts_padding, T>(p, readers, handed.elements, inner, [&](auto kind, i64 at, auto counts, auto) INLINE_LAMBDA {
-        using X = decltype(kind);
-        X by = divisor != 0 ? splat<X>(divisor) : choose<X>(counts > 0, counts, splat<X>(1));
-        save<X>(room + at, load<X>(dy + at) / by);
-      });
+      each_result<Law::counts_padding, T>(
+          p, readers, handed.elements, inner, [&](auto kind, i64 at, auto counts, auto) INLINE_LAMBDA {
+            using X = decltype(kind);
+            X by = divisor != 0 ? splat<X>(divisor) : choose<X>(counts > 0, counts, splat<X>(1));
+            save<X>(room + at, load<X>(dy + at) / by);
+          });
     done = back.template run_packed<ALL<Turned>>(Source<T, 1>{{divisor != 1 ? room : dy}});
   }
   if (!in_place) deliver<T>(dx, job.moved, done.at[0], back.results(), false);
@@ -244,7 +259,8 @@ template <class Law> Outcome pull(const Law &law, Job &job, i64 unit, Arena &are
   return Outcome::done;
 }
 
-// -- integer sums: exact, in two halves; a mean is rounded half to even ----------------------------------------------------
+// -- integer sums: exact, in two halves; a mean is rounded half to even
+// ----------------------------------------------------
 
 template <int PLANES> Outcome integer_sum(Job &job, i64 unit, Arena &arena) {
   using T = int64_t;

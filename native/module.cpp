@@ -1,4 +1,5 @@
-// The one file that knows Python: plan(...) makes a plan, run(plan, mode, ...) runs it on arrays (anything with a buffer).
+// The one file that knows Python: plan(...) makes a plan, run(plan, mode, ...) runs it on arrays (anything with a
+// buffer).
 #define PY_SSIZE_T_CLEAN
 #define Py_LIMITED_API 0x030b0000
 #include <Python.h>
@@ -30,7 +31,8 @@ DECLARE(generic)
 
 namespace {
 
-// -- instruction sets ----------------------------------------------------------------------------------------------------
+// -- instruction sets
+// ----------------------------------------------------------------------------------------------------
 
 // Those built in that this processor has, the plainest first.
 const std::vector<const Kernels *> &built() {
@@ -58,7 +60,8 @@ const std::vector<const Kernels *> &built() {
 
 const Kernels *chosen = nullptr;
 
-// -- reading arguments ---------------------------------------------------------------------------------------------------
+// -- reading arguments
+// ---------------------------------------------------------------------------------------------------
 
 bool ints(PyObject *sequence, std::vector<i64> &to) {
   Py_ssize_t n = PySequence_Size(sequence);
@@ -81,8 +84,8 @@ PyObject *make_plan(PyObject *, PyObject *args) {
   double parameter;
   long long divisor, lanes;
   PyObject *order, *lead_sizes, *folds, *tap_steps, *position_steps, *axes;
-  if (!PyArg_ParseTuple(args, "iipppidLLOOOOOO", &law, &ties, &ignore_nan, &flip, &mean, &type, &parameter, &divisor, &lanes,
-                        &order, &lead_sizes, &folds, &tap_steps, &position_steps, &axes))
+  if (!PyArg_ParseTuple(args, "iipppidLLOOOOOO", &law, &ties, &ignore_nan, &flip, &mean, &type, &parameter, &divisor,
+                        &lanes, &order, &lead_sizes, &folds, &tap_steps, &position_steps, &axes))
     return nullptr;
   try {
     auto owned = std::make_unique<OwnedPlan>();
@@ -147,7 +150,8 @@ struct Buffer {
   }
 };
 
-// -- running -------------------------------------------------------------------------------------------------------------
+// -- running
+// -------------------------------------------------------------------------------------------------------------
 
 struct Running final : Pool::Work {
   Job job{};
@@ -184,7 +188,8 @@ constexpr i64 SMALL = 16384;  // elements that are not worth letting other threa
 PyObject *run(PyObject *, PyObject *args) {
   PyObject *capsule, *objects[4];
   int mode, moved, threads;
-  if (!PyArg_ParseTuple(args, "OiiOOOOi", &capsule, &mode, &moved, objects, objects + 1, objects + 2, objects + 3, &threads))
+  if (!PyArg_ParseTuple(args, "OiiOOOOi", &capsule, &mode, &moved, objects, objects + 1, objects + 2, objects + 3,
+                        &threads))
     return nullptr;
   auto *owned = static_cast<OwnedPlan *>(PyCapsule_GetPointer(capsule, "ndpool.plan"));
   if (!owned) return nullptr;
@@ -220,8 +225,9 @@ PyObject *stream(PyObject *, PyObject *args) {
     i64 parts;
     bool operator()(i64 unit, int) override {
       auto cut = [&](i64 n, i64 i) { return n * i / parts / 64 * 64; };
-      chosen->stream(static_cast<char *>(from->buf) + cut(from->len, unit), cut(from->len, unit + 1) - cut(from->len, unit),
-                     static_cast<char *>(to->buf) + cut(to->len, unit), cut(to->len, unit + 1) - cut(to->len, unit));
+      chosen->stream(static_cast<char *>(from->buf) + cut(from->len, unit),
+                     cut(from->len, unit + 1) - cut(from->len, unit), static_cast<char *>(to->buf) + cut(to->len, unit),
+                     cut(to->len, unit + 1) - cut(to->len, unit));
       return true;
     }
   } part;
@@ -265,7 +271,8 @@ PyMethodDef methods[] = {
     {"use", use, METH_O, "Use another instruction set."},
     {nullptr, nullptr, 0, nullptr},
 };
-PyModuleDef module = {PyModuleDef_HEAD_INIT, "_native", "The CPU engine.", -1, methods, nullptr, nullptr, nullptr, nullptr};
+PyModuleDef module = {
+    PyModuleDef_HEAD_INIT, "_native", "The CPU engine.", -1, methods, nullptr, nullptr, nullptr, nullptr};
 
 }  // namespace
 }  // namespace ndpool

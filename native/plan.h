@@ -1,5 +1,5 @@
-// Making a plan: from what each output reads to every decision a run needs. Decisions about the order of merges look at the
-// window alone; decisions about bands look at sizes, and change no bit.
+// Making a plan: from what each output reads to every decision a run needs. Decisions about the order of merges look at
+// the window alone; decisions about bands look at sizes, and change no bit.
 #pragma once
 #include <algorithm>
 #include <cstdint>
@@ -10,9 +10,9 @@
 
 namespace ndpool {
 
-constexpr i64 UNIT = 32768;        // elements of a unit of work: its scratch stays in the caches
-constexpr i64 DIRECT = 8;          // windows up to that many taps are never worth doubling
-constexpr i64 LINE = 16;           // windows from that many taps on are worth merging side by side
+constexpr i64 UNIT = 32768;  // elements of a unit of work: its scratch stays in the caches
+constexpr i64 DIRECT = 8;    // windows up to that many taps are never worth doubling
+constexpr i64 LINE = 16;     // windows from that many taps on are worth merging side by side
 
 // The vectors of an axis, by output, one after another: first, length, start, count, taps.
 struct OwnedAxis {
@@ -33,8 +33,10 @@ struct OwnedAxis {
     i64 n = a.outputs, middle = n / 2;
     a.phases = phases, a.stride = 1, a.whole_from = a.whole_to = middle;
     if (n == 0) return;
-    if (middle + phases < n) a.stride = a.first[middle + phases] - a.first[middle];
-    else if (middle - phases >= 0) a.stride = a.first[middle] - a.first[middle - phases];
+    if (middle + phases < n)
+      a.stride = a.first[middle + phases] - a.first[middle];
+    else if (middle - phases >= 0)
+      a.stride = a.first[middle] - a.first[middle - phases];
     if (a.stride < 1) return;
     auto alike = [&](i64 o) {  // o and the same phase one further on
       return a.length[o] > 0 && a.length[o] == a.length[o + phases] && a.first[o] + a.stride == a.first[o + phases] &&
@@ -44,8 +46,10 @@ struct OwnedAxis {
     if (from < 0) return;
     while (to + phases < n && alike(to)) to++;
     while (from > 0 && alike(from - 1)) from--;
-    if (to > from) a.whole_from = from, a.whole_to = to + phases;
-    else if (phases == 1 && a.length[middle] > 0) a.whole_from = middle, a.whole_to = middle + 1;
+    if (to > from)
+      a.whole_from = from, a.whole_to = to + phases;
+    else if (phases == 1 && a.length[middle] > 0)
+      a.whole_from = middle, a.whole_to = middle + 1;
   }
 
   void measure() {
@@ -70,8 +74,8 @@ struct OwnedAxis {
   }
 };
 
-// Which outputs read each position. The readers of a position are evenly spaced, so they are an axis again; where windows
-// slide, a position has the readers that the one `stride` before it has, one further on.
+// Which outputs read each position. The readers of a position are evenly spaced, so they are an axis again; where
+// windows slide, a position has the readers that the one `stride` before it has, one further on.
 inline OwnedAxis transpose(const Axis &a) {
   OwnedAxis t;
   i64 n = a.size, last = a.most_taps - 1;
@@ -106,7 +110,8 @@ inline OwnedAxis transpose(const Axis &a) {
       if (a.step == 1) k -= ((last - i + a.start[0]) % a.stride + a.stride) % a.stride;  // no need to look for it
       taps[i] = 0;
       for (; k >= 0 && k > last - period; k--) {
-        i64 ahead = i - a.start[0] - k * a.step, o = ahead >= 0 ? ahead / a.stride : -((a.stride - 1 - ahead) / a.stride);
+        i64 ahead = i - a.start[0] - k * a.step,
+            o = ahead >= 0 ? ahead / a.stride : -((a.stride - 1 - ahead) / a.stride);
         if (ahead != o * a.stride) continue;
         taps[i] = k / period + 1, start[i] = o;
         break;

@@ -1,27 +1,31 @@
 // Derivatives of a max from its residual, the index of each output's winning tap: `pick` takes the winners' tangents,
-// `spread` hands each output's cotangent to its winner. No law, and no look at x. Both go output by output: the tables of
-// where a tap lies stay in the nearest cache, and that beats comparing every tap, from four taps on.
+// `spread` hands each output's cotangent to its winner. No law, and no look at x. Both go output by output: the tables
+// of where a tap lies stay in the nearest cache, and that beats comparing every tap, from four taps on.
 #pragma once
 #include "modes.h"
 
 namespace ndpool {
 namespace {
 
-
 // visit(R{}) with the type of a residual
 template <class Visit> INLINE void with_residual(const Plan &p, Visit visit) {
   switch (p.residual_bytes) {
-    case 1: return visit(uint8_t());
-    case 2: return visit(uint16_t());
-    case 4: return visit(uint32_t());
-    default: return visit(uint64_t());
+    case 1:
+      return visit(uint8_t());
+    case 2:
+      return visit(uint16_t());
+    case 4:
+      return visit(uint32_t());
+    default:
+      return visit(uint64_t());
   }
 }
 
-// visit(output, position) for the outputs of a unit that read anything: where the winner lies, by the given strides of the
-// pooled axes (and `lane` for the lanes). Outputs that read nothing get none(output).
+// visit(output, position) for the outputs of a unit that read anything: where the winner lies, by the given strides of
+// the pooled axes (and `lane` for the lanes). Outputs that read nothing get none(output).
 template <class Visit, class None>
-void each_winner(const Plan &p, const Part &of, const char *residual, const i64 *strides, i64 lane, Scratch &scratch, Visit visit, None none) {
+void each_winner(const Plan &p, const Part &of, const char *residual, const i64 *strides, i64 lane, Scratch &scratch,
+                 Visit visit, None none) {
   // outputs in the caller's order of axes, which need not be that of memory
   int axes[MOST_AXES];
   i64 results = 1, o[MOST_AXES], from[MOST_AXES], to[MOST_AXES], places[MOST_AXES], place = p.lanes;
@@ -63,7 +67,8 @@ void each_winner(const Plan &p, const Part &of, const char *residual, const i64 
             if (read && length[j] > 0)
               visit(output + l, base + start[j] * stride + l * lane +
                                     (table ? table[winners[output + l]] : displacement(i64(winners[output + l]))));
-            else none(output + l);
+            else
+              none(output + l);
       for (int k = p.rank - 2; k >= 0; k--) {
         int i = axes[k];
         if (++o[i] < to[i]) break;
@@ -95,8 +100,9 @@ template <class T> Outcome pick(Job &job, i64 unit, Arena &arena) {
     with_type<T>(job.moved, [&](auto kind) {
       using S = decltype(kind);
       auto put = [&](i64 o, S s) { __builtin_memcpy(dy + o * i64(sizeof(S)), &s, sizeof s); };
-      each_winner(p, tile, job.x.data + at * p.residual_bytes, strides, job.a.strides[p.lead + p.rank], scratch,
-                  [&](i64 o, i64 position) { put(o, element<S>(dx + position)); }, [&](i64 o) { put(o, S{}); });
+      each_winner(
+          p, tile, job.x.data + at * p.residual_bytes, strides, job.a.strides[p.lead + p.rank], scratch,
+          [&](i64 o, i64 position) { put(o, element<S>(dx + position)); }, [&](i64 o) { put(o, S{}); });
     });
     if (scratch.failed) return Outcome::no_memory;
   }
@@ -108,7 +114,8 @@ template <class T> Outcome spread(Job &job, i64 unit, Arena &arena) {
   const Plan &p = *job.plan;
   Part of = part(p, true, unit);
   Span span = reads(p.readers[0], of.from, of.to);  // outputs that read the band
-  i64 size = size_of(job.moved), strides[MOST_AXES], sizes[MOST_AXES], inputs = tile_strides(p, strides), outputs = p.lanes, after = p.lanes;
+  i64 size = size_of(job.moved), strides[MOST_AXES], sizes[MOST_AXES], inputs = tile_strides(p, strides),
+      outputs = p.lanes, after = p.lanes;
   for (int i = 0; i < p.rank; i++) {
     sizes[i] = i == 0 ? span.last - span.first : p.axes[i].outputs;
     outputs *= p.axes[i].outputs;
@@ -126,10 +133,12 @@ template <class T> Outcome spread(Job &job, i64 unit, Arena &arena) {
     if (scratch.failed) return Outcome::no_memory;
     const T *dy = Region<T>(p, job.a, job.moved, false, readers, sizes, span.first).all(job.moved, false, room);
     std::memset(dx, 0, extent * sizeof(T));
-    each_winner(p, readers, job.x.data + (t * outputs + span.first * after) * p.residual_bytes, strides, 1, scratch,
-                [&](i64 o, i64 position) {
-                  if (uint64_t(position - begin) < extent) dx[position - begin] += dy[o];
-                }, [](i64) {});
+    each_winner(
+        p, readers, job.x.data + (t * outputs + span.first * after) * p.residual_bytes, strides, 1, scratch,
+        [&](i64 o, i64 position) {
+          if (uint64_t(position - begin) < extent) dx[position - begin] += dy[o];
+        },
+        [](i64) {});
     if (scratch.failed) return Outcome::no_memory;
     if (!in_place) deliver<T>(to, job.moved, dx, i64(extent), false);
   }
@@ -144,8 +153,9 @@ inline Outcome positions(Job &job, i64 unit, Arena &arena) {
     Part tile{t, 1, of.from, of.to};
     i64 at = dense_offset(p, tile, false);
     i64 *to = reinterpret_cast<i64 *>(job.y.data) + at;
-    each_winner(p, tile, job.x.data + at * p.residual_bytes, p.position_steps, 0, scratch,
-                [&](i64 o, i64 position) { to[o] = position; }, [&](i64 o) { to[o] = -1; });
+    each_winner(
+        p, tile, job.x.data + at * p.residual_bytes, p.position_steps, 0, scratch,
+        [&](i64 o, i64 position) { to[o] = position; }, [&](i64 o) { to[o] = -1; });
     if (scratch.failed) return Outcome::no_memory;
   }
   return Outcome::done;

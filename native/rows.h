@@ -1,5 +1,5 @@
-// Rows between memory and the types that are computed with: float for the shorter floats, a signed integer for any other.
-// `flip` reverses the order of all values (-x, or ~x for integers), so that a min is a max.
+// Rows between memory and the types that are computed with: float for the shorter floats, a signed integer for any
+// other. `flip` reverses the order of all values (-x, or ~x for integers), so that a min is a max.
 #pragma once
 #include <cstdlib>
 #include "kernels.h"
@@ -38,7 +38,8 @@ template <class S, class T> INLINE S narrow(T x) {
 
 // what `flip` and an unsigned type of the same size do to the bits
 template <class S, class T> INLINE T turn(T x, bool flip) {
-  if constexpr (std::is_floating_point_v<T>) return flip ? -x : x;
+  if constexpr (std::is_floating_point_v<T>)
+    return flip ? -x : x;
   else {
     T mask = flip ? T(-1) : T(0);
     if constexpr (std::is_unsigned_v<S> && sizeof(S) == sizeof(T)) mask = T(mask ^ T(T(1) << (8 * sizeof(T) - 1)));
@@ -88,30 +89,55 @@ template <class S, class T> void store_as(char *to, const T *from, i64 n, bool f
 // visit(S{}) for the types whose rows T computes
 template <class T, class Visit> INLINE void with_type(Type type, Visit visit) {
   if constexpr (std::is_same_v<T, float>) {
-    if (type == Type::f32) visit(float());
-    else if (type == Type::f16) visit(half());
-    else visit(bfloat());
+    if (type == Type::f32)
+      visit(float());
+    else if (type == Type::f16)
+      visit(half());
+    else
+      visit(bfloat());
   } else if constexpr (std::is_same_v<T, double>) {
-    if (type == Type::f64) visit(double());
-    else if (type == Type::f32) visit(float());
-    else if (type == Type::f16) visit(half());
-    else visit(bfloat());
+    if (type == Type::f64)
+      visit(double());
+    else if (type == Type::f32)
+      visit(float());
+    else if (type == Type::f16)
+      visit(half());
+    else
+      visit(bfloat());
   } else if constexpr (sizeof(T) == 1) {
-    if (type == Type::i8) visit(int8_t());
-    else visit(uint8_t());
+    if (type == Type::i8)
+      visit(int8_t());
+    else
+      visit(uint8_t());
   } else if constexpr (sizeof(T) == 2) {
-    if (type == Type::i16) visit(int16_t());
-    else visit(uint16_t());
+    if (type == Type::i16)
+      visit(int16_t());
+    else
+      visit(uint16_t());
   } else {
     switch (type) {
-      case Type::i8: return visit(int8_t());
-      case Type::i16: return visit(int16_t());
-      case Type::i32: return visit(int32_t());
-      case Type::u8: return visit(uint8_t());
-      case Type::u16: return visit(uint16_t());
-      case Type::u32: return visit(uint32_t());
-      case Type::i64: if constexpr (sizeof(T) == 8) return visit(int64_t()); else return;
-      default: if constexpr (sizeof(T) == 8) return visit(uint64_t()); else return;
+      case Type::i8:
+        return visit(int8_t());
+      case Type::i16:
+        return visit(int16_t());
+      case Type::i32:
+        return visit(int32_t());
+      case Type::u8:
+        return visit(uint8_t());
+      case Type::u16:
+        return visit(uint16_t());
+      case Type::u32:
+        return visit(uint32_t());
+      case Type::i64:
+        if constexpr (sizeof(T) == 8)
+          return visit(int64_t());
+        else
+          return;
+      default:
+        if constexpr (sizeof(T) == 8)
+          return visit(uint64_t());
+        else
+          return;
     }
   }
 }
@@ -126,12 +152,18 @@ template <class T> void store_row(Type type, char *to, const T *from, i64 n, boo
 // Whether rows of `type` in memory are rows of T as they are.
 template <class T> bool as_they_are(Type type, bool flip) {
   if (flip) return false;
-  if constexpr (std::is_same_v<T, float>) return type == Type::f32;
-  else if constexpr (std::is_same_v<T, double>) return type == Type::f64;
-  else if constexpr (sizeof(T) == 1) return type == Type::i8;
-  else if constexpr (sizeof(T) == 2) return type == Type::i16;
-  else if constexpr (sizeof(T) == 4) return type == Type::i32;
-  else return type == Type::i64;
+  if constexpr (std::is_same_v<T, float>)
+    return type == Type::f32;
+  else if constexpr (std::is_same_v<T, double>)
+    return type == Type::f64;
+  else if constexpr (sizeof(T) == 1)
+    return type == Type::i8;
+  else if constexpr (sizeof(T) == 2)
+    return type == Type::i16;
+  else if constexpr (sizeof(T) == 4)
+    return type == Type::i32;
+  else
+    return type == Type::i64;
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
-// A small pool that lives as long as the process: workers wait for a job, the caller takes part, units are claimed from a
-// counter. A second caller at the same time runs its own job alone. A forked child starts afresh.
+// A small pool that lives as long as the process: workers wait for a job, the caller takes part, units are claimed from
+// a counter. A second caller at the same time runs its own job alone. A forked child starts afresh.
 #pragma once
 #include <pthread.h>
 

@@ -1,5 +1,6 @@
-// A unit of work: a band of the outermost pooled axis of one tile, or a few whole tiles. Units share nothing, so any number
-// of threads gives the same bits. Reading order: Scratch, Walk (where rows lie), Passes (one fold an axis), then the modes.
+// A unit of work: a band of the outermost pooled axis of one tile, or a few whole tiles. Units share nothing, so any
+// number of threads gives the same bits. Reading order: Scratch, Walk (where rows lie), Passes (one fold an axis), then
+// the modes.
 #pragma once
 #include "fold.h"
 #include "rows.h"
@@ -88,15 +89,18 @@ inline Span reads(const Axis &axis, i64 from, i64 to) {
   return s;
 }
 
-// Visits the rows of an array in row-major order: for each tile, each place of the first `outer` pooled axes, the first of
-// which runs from `from` on. visit(offset, rows, distance), in bytes, for rows that lie evenly apart.
-template <class Visit> void walk(const Plan &p, const Array &a, const Part &part, const i64 *sizes, i64 from, int outer, Visit visit) {
+// Visits the rows of an array in row-major order: for each tile, each place of the first `outer` pooled axes, the first
+// of which runs from `from` on. visit(offset, rows, distance), in bytes, for rows that lie evenly apart.
+template <class Visit>
+void walk(const Plan &p, const Array &a, const Part &part, const i64 *sizes, i64 from, int outer, Visit visit) {
   i64 n[MOST_AXES], strides[MOST_AXES], at[MOST_AXES], rows = 1, offset = outer > 0 ? from * a.strides[p.lead] : 0;
   int d = 0;
   auto add = [&](i64 size, i64 stride) {  // axes that can be walked as one are one
     if (size == 1) return;
-    if (d > 0 && strides[d - 1] == size * stride) n[d - 1] *= size, strides[d - 1] = stride;
-    else n[d] = size, strides[d++] = stride;
+    if (d > 0 && strides[d - 1] == size * stride)
+      n[d - 1] *= size, strides[d - 1] = stride;
+    else
+      n[d] = size, strides[d++] = stride;
   };
   for (int i = 0; i < p.lead; i++) add(p.sizes[i], a.strides[i]);
   for (int i = 0; i < outer; i++) add(sizes[i], a.strides[p.lead + i]), rows *= sizes[i];
@@ -125,7 +129,7 @@ template <class T> struct Region {
   Part part;
   const i64 *sizes;
   i64 from, positions, row_bytes, elements;  // of the innermost axis; all
-  bool direct;  // whether rows lie in memory as they are computed with
+  bool direct;                               // whether rows lie in memory as they are computed with
 
   Region(const Plan &p, const Array &a, Type type, bool flip, Part of, const i64 *extents, i64 first)
       : plan(p), array(a), part(of), sizes(extents), from(first) {
@@ -142,24 +146,27 @@ template <class T> struct Region {
   // visit(pointer, rows, distance in bytes): a row is the innermost axis with its lanes
   template <class Visit> void each(Visit visit) const {
     i64 start = plan.rank == 1 ? from * along() : 0;
-    walk(plan, array, part, sizes, from, plan.rank - 1, [&](i64 offset, i64 rows, i64 distance) {
-      visit(array.data + offset + start, rows, distance);
-    });
+    walk(plan, array, part, sizes, from, plan.rank - 1,
+         [&](i64 offset, i64 rows, i64 distance) { visit(array.data + offset + start, rows, distance); });
   }
   // All of it, side by side: in place, or copied into `room`.
   const T *all(Type type, bool flip, T *room) const {
     i64 n = positions * plan.lanes, lane = array.strides[plan.lead + plan.rank];
     bool packed = direct && (plan.lanes == 1 || row() == plan.lanes), once = true;
     const char *found = nullptr;
-    each([&](const char *, i64 rows, i64 distance) { packed = packed && once && (rows == 1 || distance == n * i64(sizeof(T))), once = false; });
+    each([&](const char *, i64 rows, i64 distance) {
+      packed = packed && once && (rows == 1 || distance == n * i64(sizeof(T))), once = false;
+    });
     T *next = room;
     each([&](const char *at, i64 rows, i64 distance) {
       if (!found) found = at;
       if (packed) return;
       for (i64 r = 0; r < rows; r++, at += distance, next += n) {
-        if (plan.lanes == 1) load_row<T>(type, at, along(), next, n, flip);
+        if (plan.lanes == 1)
+          load_row<T>(type, at, along(), next, n, flip);
         else
-          for (i64 i = 0; i < positions; i++) load_row<T>(type, at + i * along(), lane, next + i * plan.lanes, plan.lanes, flip);
+          for (i64 i = 0; i < positions; i++)
+            load_row<T>(type, at + i * along(), lane, next + i * plan.lanes, plan.lanes, flip);
       }
     });
     return packed ? reinterpret_cast<const T *>(found) : room;
@@ -177,12 +184,12 @@ template <class Law> struct Passes {
   const Plan &plan;
   const Axis *axes;
   Part part;
-  Span span;              // positions of the outermost axis that are read
+  Span span;               // positions of the outermost axis that are read
   i64 sizes[MOST_AXES]{};  // positions an axis
-  const int32_t *order;   // of the folds
+  const int32_t *order;    // of the folds
   To rooms[2]{}, block{};
   T *phases;
-  To last;                // where the result goes, if not into a room
+  To last;  // where the result goes, if not into a room
 
   Passes(const Law &l, const Plan &p, bool back, Part of) : law(l), plan(p), axes(back ? p.readers : p.axes), part(of) {
     order = back ? p.order_back : p.order;
@@ -200,14 +207,17 @@ template <class Law> struct Passes {
     return n;
   }
 
-  // Whether the first two folds go together: small windows over rows, where reading a row again costs less than keeping it.
+  // Whether the first two folds go together: small windows over rows, where reading a row again costs less than keeping
+  // it.
   bool fuses() const {
-    if (!Law::hot || plan.rank < 2 || plan.lanes > 1 || order[0] != plan.rank - 1 || order[1] != plan.rank - 2) return false;
+    if (!Law::hot || plan.rank < 2 || plan.lanes > 1 || order[0] != plan.rank - 1 || order[1] != plan.rank - 2)
+      return false;
     const Axis &inner = axes[order[0]], &outer = axes[order[1]];
     if (sizes[order[1]] == 0) return false;  // a band that reads nothing
     auto plain = [](const Axis &a) { return !a.doubles && !a.lines && a.phases == 1; };
     i64 again = (outer.most_taps - outer.stride) * (2 * inner.most_taps + 1);
-    return plain(inner) && plain(outer) && inner.stride <= 2 && inner.most_taps <= 3 + (inner.stride == 1) && again <= outer.most_taps + 4;
+    return plain(inner) && plain(outer) && inner.stride <= 2 && inner.most_taps <= 3 + (inner.stride == 1) &&
+           again <= outer.most_taps + 4;
   }
 
   // A fold in its turn: an axis with `before` places outside and `inside` elements inside it.
@@ -235,7 +245,8 @@ template <class Law> struct Passes {
       i64 n = step.before * step.inside * outputs(step.axis);
       if (!final) largest[s % 2] = most(largest[s % 2], n);
       longest = most(longest, step.inside * Folding<Law, ALL<Law>>::block_rows(
-                                             axes[step.axis], step.axis == 0 ? part.from : 0, step.axis == 0 ? part.to : axes[step.axis].outputs));
+                                                axes[step.axis], step.axis == 0 ? part.from : 0,
+                                                step.axis == 0 ? part.to : axes[step.axis].outputs));
       if (axes[step.axis].phases > 1) widest = most(widest, outputs(step.axis));
     });
     for (int t = 0; t < 2; t++)
@@ -247,9 +258,21 @@ template <class Law> struct Passes {
   // `pieces` inputs of a step, `from_step` elements apart
   template <unsigned READ> void pass(const Step &step, To to, From from, i64 row, i64 pieces, i64 from_step) const {
     int i = step.axis;
-    Folding<Law, READ>{law, axes[i], i == 0 ? part.from : 0, i == 0 ? part.to : axes[i].outputs, i == 0 ? span.first : 0,
-                       sizes[i], step.inside, row, plan.tap_steps[i], block, phases, pieces, from_step,
-                       outputs(i) * step.inside}.run(to, from);
+    Folding<Law, READ>{law,
+                       axes[i],
+                       i == 0 ? part.from : 0,
+                       i == 0 ? part.to : axes[i].outputs,
+                       i == 0 ? span.first : 0,
+                       sizes[i],
+                       step.inside,
+                       row,
+                       plan.tap_steps[i],
+                       block,
+                       phases,
+                       pieces,
+                       from_step,
+                       outputs(i) * step.inside}
+        .run(to, from);
   }
 
   // first(give) calls give(input, row, pieces, distance) for the inputs of the first fold in order
@@ -267,8 +290,20 @@ template <class Law> struct Passes {
             int i = step.axis;
             i64 planes = pieces / sizes[i], begin = i == 0 ? part.from : 0, end = i == 0 ? part.to : axes[i].outputs;
             const Axis &inner = axes[i + 1];
-            Folding<Law, READ>{law, inner, 0, inner.outputs, 0, inner.size, 1, row, plan.tap_steps[i + 1], block, phases,
-                               planes, sizes[i] * distance, (end - begin) * inner.outputs}
+            Folding<Law, READ>{law,
+                               inner,
+                               0,
+                               inner.outputs,
+                               0,
+                               inner.size,
+                               1,
+                               row,
+                               plan.tap_steps[i + 1],
+                               block,
+                               phases,
+                               planes,
+                               sizes[i] * distance,
+                               (end - begin) * inner.outputs}
                 .planes(next, input, axes[i], begin, end, i == 0 ? span.first : 0, distance, plan.tap_steps[i]);
             next = next + planes * (end - begin) * inner.outputs;
           });
@@ -291,11 +326,13 @@ template <class Law> struct Passes {
   }
 };
 
-// The outputs of a unit, row by row: visit(at, n, counts, taps, inner) where `at` is the offset in the results, the outer
-// axes count `counts` and read `taps` positions, and the row is the innermost axis (lanes: one output of it, `inner`).
+// The outputs of a unit, row by row: visit(at, n, counts, taps, inner) where `at` is the offset in the results, the
+// outer axes count `counts` and read `taps` positions, and the row is the innermost axis (lanes: one output of it,
+// `inner`).
 template <class Visit> void each_row(const Plan &p, const Axis *axes, const Part &part, Visit visit) {
   int outer = p.lanes > 1 ? p.rank : p.rank - 1;
-  i64 n = p.lanes > 1 ? p.lanes : (p.rank == 1 ? part.to - part.from : axes[p.rank - 1].outputs), rows = part.tiles, o[MOST_AXES];
+  i64 n = p.lanes > 1 ? p.lanes : (p.rank == 1 ? part.to - part.from : axes[p.rank - 1].outputs), rows = part.tiles,
+      o[MOST_AXES];
   for (int i = 0; i < outer; i++) {
     o[i] = i == 0 ? part.from : 0;
     rows *= i == 0 ? part.to - part.from : axes[i].outputs;
@@ -317,16 +354,17 @@ template <class T> struct Inner {
   Inner(const Plan &p, const Part &part, Scratch &scratch) {
     const Axis &axis = p.axes[p.rank - 1];
     bool line = p.lanes == 1;
-    i64 from = line && p.rank == 1 ? part.from : 0, n = line ? (p.rank == 1 ? part.to - part.from : axis.outputs) : p.lanes;
+    i64 from = line && p.rank == 1 ? part.from : 0,
+        n = line ? (p.rank == 1 ? part.to - part.from : axis.outputs) : p.lanes;
     counts = scratch.take<T>(n), taps = scratch.take<T>(n);
     if (!scratch.failed)
-      for (i64 i = 0; i < n; i++) counts[i] = line ? T(axis.count[from + i]) : 1, taps[i] = line ? T(axis.length[from + i]) : 1;
+      for (i64 i = 0; i < n; i++)
+        counts[i] = line ? T(axis.count[from + i]) : 1, taps[i] = line ? T(axis.length[from + i]) : 1;
   }
 };
 
 // Padding that counts is zeros: merged last, all at once.
-template <class Law, class X>
-INLINE void merge_padding(const Law &law, State<X, Law::planes> &s, X counts, X taps) {
+template <class Law, class X> INLINE void merge_padding(const Law &law, State<X, Law::planes> &s, X counts, X taps) {
   Ints<X> padded = counts > taps;
   if (!any(padded)) return;
   State<X, Law::planes> zeros{}, merged = s;

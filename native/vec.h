@@ -23,10 +23,18 @@ constexpr int WIDTH = 16;
 #define INLINE_LAMBDA __attribute__((always_inline))
 
 template <int BYTES> struct Integer;
-template <> struct Integer<1> { using type = int8_t; };
-template <> struct Integer<2> { using type = int16_t; };
-template <> struct Integer<4> { using type = int32_t; };
-template <> struct Integer<8> { using type = int64_t; };
+template <> struct Integer<1> {
+  using type = int8_t;
+};
+template <> struct Integer<2> {
+  using type = int16_t;
+};
+template <> struct Integer<4> {
+  using type = int32_t;
+};
+template <> struct Integer<8> {
+  using type = int64_t;
+};
 template <class T> using Int = typename Integer<sizeof(T)>::type;
 
 template <class T, int BYTES> struct VectorOf {
@@ -57,15 +65,19 @@ template <class X> INLINE X load(const Element<X> *p) {
 }
 template <class X> INLINE void save(Element<X> *p, X v) { __builtin_memcpy(p, &v, sizeof v); }
 template <class X> INLINE X splat(Element<X> e) {
-  if constexpr (LANES<X> == 1) return e;
-  else return e - X{};
+  if constexpr (LANES<X> == 1)
+    return e;
+  else
+    return e - X{};
 }
 template <class X> INLINE Ints<X> bits(X v) { return __builtin_bit_cast(Ints<X>, v); }
 template <class X> INLINE X from_bits(Ints<X> v) { return __builtin_bit_cast(X, v); }
 template <class X> INLINE X choose(Ints<X> mask, X a, X b) { return mask ? a : b; }
 template <class X> INLINE X rounded(Ints<X> v) {
-  if constexpr (LANES<X> == 1) return X(v);
-  else return __builtin_convertvector(v, X);
+  if constexpr (LANES<X> == 1)
+    return X(v);
+  else
+    return __builtin_convertvector(v, X);
 }
 
 // p[0], p[2], p[4], ...: the even elements from p, then the odd ones of a load that ends at the last element needed
@@ -81,26 +93,35 @@ template <class X, size_t... I> INLINE void load_pair(const Element<X> *p, X &ev
   odd = __builtin_shufflevector(a, b, (2 * int(I) + 1)...);
 }
 template <class X> INLINE void load_pair(const Element<X> *p, X &even, X &odd) {
-  if constexpr (LANES<X> == 1) even = p[0], odd = p[1];
-  else load_pair<X>(p, even, odd, std::make_index_sequence<LANES<X>>());
+  if constexpr (LANES<X> == 1)
+    even = p[0], odd = p[1];
+  else
+    load_pair<X>(p, even, odd, std::make_index_sequence<LANES<X>>());
 }
 
 // the lower and the upper half of a vector
 template <class X> using Half = typename VectorOf<Element<X>, int(sizeof(X) / 2)>::type;
 template <class X, size_t... I> INLINE Half<X> halve(X v, int upper, std::index_sequence<I...>) {
-  if constexpr (LANES<X> == 2) return v[upper];
-  else return upper ? __builtin_shufflevector(v, v, int(I + sizeof...(I))...) : __builtin_shufflevector(v, v, int(I)...);
+  if constexpr (LANES<X> == 2)
+    return v[upper];
+  else
+    return upper ? __builtin_shufflevector(v, v, int(I + sizeof...(I))...) : __builtin_shufflevector(v, v, int(I)...);
 }
-template <class X> INLINE Half<X> halve(X v, int upper) { return halve<X>(v, upper, std::make_index_sequence<LANES<X> / 2>()); }
+template <class X> INLINE Half<X> halve(X v, int upper) {
+  return halve<X>(v, upper, std::make_index_sequence<LANES<X> / 2>());
+}
 
 // p[0], p[STRIDE], ...: only strides 1 and 2 are read as vectors
 template <class X, int STRIDE> INLINE X load(const Element<X> *p) {
-  if constexpr (STRIDE == 2 && LANES<X> > 1) return every_second<X>(p, std::make_index_sequence<LANES<X>>());
-  else return load<X>(p);
+  if constexpr (STRIDE == 2 && LANES<X> > 1)
+    return every_second<X>(p, std::make_index_sequence<LANES<X>>());
+  else
+    return load<X>(p);
 }
 
 template <class X> INLINE bool any(X mask) {
-  if constexpr (LANES<X> == 1) return mask != 0;
+  if constexpr (LANES<X> == 1)
+    return mask != 0;
   else {
     auto words = __builtin_bit_cast(typename VectorOf<uint64_t, int(sizeof(X))>::type, mask);
     uint64_t all = 0;
@@ -121,7 +142,9 @@ template <class X> INLINE void interleave(Element<X> *p, X a, X b) {
 
 // body(0), ..., body(N - 1): written out one after another, or as a loop
 template <int N, bool WRITTEN_OUT, class Body> INLINE void times(Body body) {
-  if constexpr (WRITTEN_OUT) [&]<int... I>(std::integer_sequence<int, I...>) INLINE_LAMBDA { (body(I), ...); }(std::make_integer_sequence<int, N>());
+  if constexpr (WRITTEN_OUT)
+    [&]<int... I>(std::integer_sequence<int, I...>)
+        INLINE_LAMBDA { (body(I), ...); }(std::make_integer_sequence<int, N>());
   else {
 #pragma GCC unroll 1
     for (int i = 0; i < N; i++) body(i);

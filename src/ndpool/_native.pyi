@@ -1,4 +1,28 @@
-"""The extension built from native/; absent where the package was installed without a C++ compiler."""
+"""The C++ extension: `plan` once, `run` many times; see native/module.cpp."""
 
+from collections.abc import Sequence
+from typing import Any
+
+def plan(
+    law: int,
+    ties: int,
+    ignore_nan: bool,
+    flip: bool,
+    mean: bool,
+    type: int,
+    parameter: float,
+    divisor: int,
+    lanes: int,
+    order: Sequence[int],
+    lead_sizes: Sequence[int],
+    folds: Sequence[int],
+    tap_steps: Sequence[int],
+    position_steps: Sequence[int],
+    axes: Sequence[tuple[int, int, int, bytes]],
+    /,
+) -> object: ...
+def run(plan: object, mode: int, moved: int, x: Any, a: Any, y: Any, b: Any, threads: int, /) -> bool: ...
+def stream(read: Any, write: Any, threads: int, /) -> None: ...
 def isa() -> str: ...
 def isas() -> tuple[str, ...]: ...
+def use(isa: str, /) -> None: ...

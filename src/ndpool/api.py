@@ -27,7 +27,7 @@ def _function(record: Callable[P, Op]) -> Callable[Concatenate[Any, P], Any]:
 
     def call(x: Any, /, *args: P.args, **kwargs: P.kwargs) -> Any:
         try:
-            op = made(*args, **kwargs)
+            op = made(*args, **kwargs)  # type: ignore[arg-type]  # what has no hash is caught
         except TypeError:  # arguments that cannot be remembered, or wrong ones
             op = record(*args, **kwargs)
         return op(x)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterator
 from typing import Any
 
 from .errors import PoolError, PoolTypeError
@@ -12,7 +11,7 @@ Size = int | tuple[int, ...]
 LIMIT = 2**63 - 1
 
 
-class named:  # noqa: N801  (reads as a word: with named("max_pool"))
+class named:
     """Put the name that the user called in front of every error from inside."""
 
     __slots__ = ("name",)

@@ -242,9 +242,9 @@ class _Bound:
         return y if self.shape == self.window.out_shape else self.engine.reshape(y, self.shape)
 
 
-def _alike(a: Any, kind: type, dtype: Any, shape: tuple[int, ...]) -> bool:
-    """Whether `a` is plainly of that type, dtype and shape; False where it takes a closer look."""
-    return type(a) is kind and dtype is not None and a.dtype is dtype and a.shape == shape and getattr(dtype, "kind", "") == "f"
+def _alike(a: Any, kind: type[Any], dtype: Any, shape: tuple[int, ...]) -> bool:
+    """Whether `a` is plainly of that type, dtype and shape, and a real array; False where it takes a closer look."""
+    return type(a) is kind and getattr(dtype, "kind", "") == "f" and a.dtype is dtype and bool(a.shape == shape)
 
 
 def _accept(name: str, tangent: Any, of: str, shape: tuple[int, ...], xp: Any, dtype: Any) -> None:

@@ -93,6 +93,11 @@ def choose(x: Any, window: Window, law: Law) -> Engine:
         forward, winners = (partial(_quietly(f), xp, window, law) for f in (portable.forward, portable.winners))
         return Engine("portable", forward, partial(_quiet_linear, xp, window, law), winners, _reshape)
     if xp is None or xp is np:
-        run = [partial(f, window, law) for f in (reference.forward, reference.linearize, reference.winners)]
-        return Engine("reference", *run, _renest if xp is None else np.reshape)
+        return Engine(
+            "reference",
+            partial(reference.forward, window, law),
+            partial(reference.linearize, window, law),
+            partial(reference.winners, window, law),
+            _renest if xp is None else np.reshape,
+        )
     raise PoolTypeError(f"a law of your own runs on NumPy arrays and nested lists, not on {type(x).__qualname__}")

@@ -1,7 +1,7 @@
 """The native engine: the C++ kernels of the extension `ndpool._native`, for NumPy arrays on the CPU.
 
-A plan holds every decision (which axes lie where in memory, what each output reads, the law, the dtype); it is made once
-and kept. A run takes arrays of any strides. Reading order: `Plan` (runs), `Layout` (where axes lie), `_packed`.
+A plan holds every decision (which axes lie where in memory, what each output reads, the law, the dtype); it is made
+once and kept. A run takes arrays of any strides. Reading order: `Plan` (runs), `Layout` (where axes lie), `_packed`.
 
 What may not live here: arithmetic on elements, and geometry beyond asking `Axis.span`. The extension is built when the
 package is installed, if a compiler is there; `available` and `reason` say if it is.
@@ -14,6 +14,7 @@ import math
 import os
 from collections.abc import Callable
 from functools import cache, lru_cache
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -80,23 +81,24 @@ def use(isa: str) -> None:
     _load()[0].use(isa)
 
 
-_threads = 0  # not asked for yet
+class _Settings:
+    threads = 0  # 0: not asked for yet
 
 
 def threads() -> int:
     """The most threads a run uses: NDPOOL_THREADS, or one a core."""
-    global _threads
-    if not _threads:
+    if not _Settings.threads:
         given = os.environ.get("NDPOOL_THREADS", "")
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-        _threads = int(given) if given.isdigit() and int(given) > 0 else cores
-    return _threads
+        _Settings.threads = int(given) if given.isdigit() and int(given) > 0 else cores
+    return _Settings.threads
 
 
 def set_threads(n: int) -> None:
     """Let a run use up to `n` threads; 0 for the default. The results have the same bits whatever the number."""
-    global _threads
-    _threads = n
+    if not isinstance(n, int) or n < 0:
+        raise PoolError(f"threads={n!r} is not a number of threads; use an int >= 0")
+    _Settings.threads = n
 
 
 # -- running -----------------------------------------------------------------------------------------------------------
@@ -237,7 +239,7 @@ class Plan:
                 return self._run(mode, moved, x, a, np.empty(y.shape, y.dtype.newbyteorder("=")), b).astype(y.dtype)
             fits = self.native.run(self.handle, mode, code, _buffer(x), _buffer(a), _buffer(y), b, threads())
         else:
-            fits = self.native.run(self.handle, mode, code, x, a, y, b, _threads or threads())
+            fits = self.native.run(self.handle, mode, code, x, a, y, b, _Settings.threads or threads())
         if not fits:
             raise PoolError(f"a sum does not fit {name(self.dtype)}; convert x to a wider type first")
         return y
@@ -283,18 +285,18 @@ def _buffer(a: Array | None) -> Array | None:
 class Layout:
     """The axes in the order of memory: lead (a tile for each index), pooled, lanes.
 
-    Lanes lie inside all pooled axes: elements side by side that no window joins. Neighbouring axes that can be walked as
-    one are one: lanes, and pooled axes that are pooled whole. Which of the latter are one is the window's to say, so that
-    every layout gives the same bits; an array in which they cannot be walked as one is copied. `steps` are those of
-    positions, if positions are wanted.
+    Lanes lie inside all pooled axes: elements side by side that no window joins. Neighbouring axes that can be walked
+    as one are one: lanes, and pooled axes that are pooled whole. Which of the latter are one is the window's to say, so
+    that every layout gives the same bits; an array in which they cannot be walked as one is copied. `steps` are those
+    of positions, if positions are wanted.
     """
 
     def __init__(self, window: Window, strides: tuple[int, ...], steps: dict[int, int]):
         sizes = window.shape
         pooled = [i for i, axis in enumerate(window.axes) if axis != each(axis.size)]
         groups: list[list[int]] = []
-        for before, i in zip([None, *pooled], pooled, strict=False):
-            both = before is not None and _is_whole(window.axes[before]) and _is_whole(window.axes[i])
+        for before, i in zip([-1, *pooled], pooled, strict=False):
+            both = before >= 0 and _is_whole(window.axes[before]) and _is_whole(window.axes[i])
             both = both and (not steps or steps.get(before) == steps.get(i, 0) * sizes[i])  # positions must be one, too
             groups = [*groups[:-1], [*groups[-1], i]] if both else [*groups, [i]]
         self.merged = [g for g in groups if len(g) > 1]
@@ -339,7 +341,7 @@ def _walker(group: list[int], sizes: tuple[int, ...]) -> int:
 
 def _walks_as_one(group: list[int], sizes: tuple[int, ...], strides: tuple[int, ...]) -> bool:
     kept = [i for i in group if sizes[i] > 1]
-    return all(strides[i] == strides[j] * sizes[j] for i, j in zip(kept, kept[1:], strict=False))
+    return all(strides[i] == strides[j] * sizes[j] for i, j in pairwise(kept))
 
 
 # -- what axes read ----------------------------------------------------------------------------------------------------
@@ -370,7 +372,7 @@ def _taps(axis: Axis) -> int:
 
 
 def _packed(axis: Axis) -> tuple[int, int, int, bytes]:
-    """What each output reads, as the extension takes it: first, length, start, count, taps (start, taps: not clipped)."""
+    """What each output reads: first, length, start, count, taps, of which start and taps are not clipped."""
     o = np.arange(axis.outputs)
     first, length = axis.span(o)
     start = o * axis.stride // axis.per - axis.lo
