@@ -161,12 +161,9 @@ struct Running final : Pool::Work {
   std::chrono::steady_clock::time_point checked = std::chrono::steady_clock::now();
 
   bool operator()(i64 unit, int worker) override {
-    static thread_local struct Kept {
-      Arena arena{nullptr, 0};
-      ~Kept() { std::free(arena.data); }
-    } kept;
-    if (kernels->run(job, unit, kept.arena) == Outcome::no_memory) no_memory = true;
-    if (kept.arena.size > (64 << 20)) std::free(kept.arena.data), kept.arena = {nullptr, 0};
+    Arena arena = Pool::get().take_arena();
+    if (kernels->run(job, unit, arena) == Outcome::no_memory) no_memory = true;
+    Pool::get().give_arena(arena);
     if (worker == 0 && state) look_for_signals();
     return !no_memory && !interrupted;
   }
@@ -194,6 +191,13 @@ PyObject *run(PyObject *, PyObject *args) {
   auto *owned = static_cast<OwnedPlan *>(PyCapsule_GetPointer(capsule, "ndpool.plan"));
   if (!owned) return nullptr;
   const Plan &p = owned->plan;
+  if (mode == int(Mode::pull) || mode == int(Mode::spread)) {
+    try {
+      owned->find_readers();
+    } catch (const std::bad_alloc &) {
+      return PyErr_NoMemory();
+    }
+  }
   Running running;
   Job &job = running.job;
   job.plan = &p, job.mode = Mode(mode), job.moved = Type(moved), running.kernels = chosen;

@@ -149,21 +149,9 @@ struct OwnedPlan {
         p.empty = p.empty || a.count[o] == 0;
       }
       p.taps *= std::max<i64>(a.most_taps, 1);
-      readers.push_back(transpose(a));
-    }
-    for (size_t i = 0; i < axes.size(); i++) {
-      OwnedAxis &t = readers[i];
-      Axis &a = axes[i].axis;
-      t.point();
-      t.measure();
-      t.find_runs(a.slides ? a.stride : 1);
-      if (a.slides) slide(t.axis, 1);
-      p.unread = p.unread || t.axis.gaps;
-      t.decide(t.axis.longest > 1 && a.slides ? t.axis.most_taps : 1, 1);
       flat_axes.push_back(a);
-      flat_readers.push_back(t.axis);
     }
-    p.axes = flat_axes.data(), p.readers = flat_readers.data();
+    p.axes = flat_axes.data();
     p.residual_bytes = p.taps <= 256 ? 1 : p.taps <= 65536 ? 2 : p.taps <= (i64(1) << 32) ? 4 : 8;
     p.tiles = 1;
     for (int i = 0; i < p.lead; i++) p.tiles *= p.sizes[i];
@@ -177,6 +165,27 @@ struct OwnedPlan {
       std::copy(folds.begin(), folds.end(), p.order);
     }
     cut();
+  }
+
+  // What going back needs, made when it is first asked for: it takes as much memory as a few arrays of the inputs'
+  // size.
+  void find_readers() {
+    if (!readers.empty()) return;
+    Plan &p = plan;
+    std::vector<OwnedAxis> found;
+    for (const Axis &a : flat_axes) {
+      OwnedAxis t = transpose(a);
+      t.point();
+      t.measure();
+      t.find_runs(a.slides ? a.stride : 1);
+      if (a.slides) slide(t.axis, 1);
+      p.unread = p.unread || t.axis.gaps;
+      t.decide(t.axis.longest > 1 && a.slides ? t.axis.most_taps : 1, 1);
+      found.push_back(std::move(t));
+    }
+    readers = std::move(found);
+    for (OwnedAxis &t : readers) t.point(), flat_readers.push_back(t.axis);
+    p.readers = flat_readers.data();
   }
 
   // windows move on by `stride` a period, whatever clipping made of their firsts

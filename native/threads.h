@@ -6,9 +6,12 @@
 #include <atomic>
 #include <condition_variable>
 #include <cstdint>
+#include <cstdlib>
 #include <mutex>
 #include <new>
 #include <thread>
+
+#include "kernels.h"
 
 namespace ndpool {
 
@@ -45,7 +48,26 @@ class Pool {
     }
   }
 
+  // Scratch is passed on from unit to unit. It belongs to no thread: memory of threads cannot be refused politely.
+  Arena take_arena() {
+    std::lock_guard<std::mutex> lock(arenas_mutex_);
+    return arenas_ > 0 ? arena_[--arenas_] : Arena{nullptr, 0};
+  }
+  void give_arena(Arena arena) {
+    {
+      std::lock_guard<std::mutex> lock(arenas_mutex_);
+      if (arenas_ < MOST_ARENAS && arena.size <= LARGEST_ARENA) {
+        arena_[arenas_++] = arena;
+        return;
+      }
+    }
+    std::free(arena.data);
+  }
+
  private:
+  static constexpr int MOST_ARENAS = 64;
+  static constexpr i64 LARGEST_ARENA = 64 << 20;
+
   void claim(int worker) {
     for (int64_t unit; (unit = next_.fetch_add(1)) < units_;)
       if (!(*work_)(unit, worker)) next_ = units_;
@@ -74,7 +96,9 @@ class Pool {
     }
   }
 
-  std::mutex turn_, mutex_;
+  std::mutex turn_, mutex_, arenas_mutex_;
+  Arena arena_[MOST_ARENAS];
+  int arenas_ = 0;
   std::condition_variable wake_, done_;
   Work *work_ = nullptr;
   int64_t units_ = 0;

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from functools import cache
+from dataclasses import dataclass, replace
+from functools import cache, partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,32 +14,44 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import ndpool
-from ndpool.engines import choose, passes, portable, reference
+from ndpool.engines import choose, native, passes, portable, reference
 from ndpool.spec import Window, adaptive, each, sliding
 
 from . import cases
-from .cases import BFLOAT16, DTYPES, EXTREMES, LAWS, NORMS, SMOOTH, SUMS, assert_close, assert_exact, assert_same_zeros
+from .cases import (
+    BFLOAT16,
+    COMPLEX,
+    DTYPES,
+    EXTREMES,
+    LAWS,
+    NORMS,
+    SMOOTH,
+    SUMS,
+    assert_close,
+    assert_exact,
+    assert_same_zeros,
+)
 
 
 @dataclass(frozen=True)
 class Engine:
-    """The portable engine on one array library's arrays."""
+    """`forward`, `linearize` and `winners` of one engine, on one array library's arrays."""
 
-    xp: Any
+    runs: Any
     array: Callable[[np.ndarray], Any]
     back: Callable[[Any], np.ndarray]
     dtypes: tuple[np.dtype, ...]
 
     def linearize(self, window: Window, law: Any, x: np.ndarray) -> Any:
         with np.errstate(all="ignore"):
-            linear = portable.linearize(self.xp, window, law, self.array(x))
+            linear = self.runs.linearize(window, law, self.array(x))
         return SimpleNamespace(y=self.back(linear.y), jvp=self._map(linear.jvp), vjp=self._map(linear.vjp))
 
     def forward(self, window: Window, law: Any, x: np.ndarray) -> np.ndarray:
-        return self._map(lambda a: portable.forward(self.xp, window, law, a))(x)
+        return self._map(lambda a: self.runs.forward(window, law, a))(x)
 
     def winners(self, window: Window, law: Any, x: np.ndarray, axes: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:
-        y, places = portable.winners(self.xp, window, law, self.array(x), axes)
+        y, places = self.runs.winners(window, law, self.array(x), axes)
         return self.back(y), self.back(places)
 
     def _map(self, f: Callable[[Any], Any]) -> Callable[[np.ndarray], np.ndarray]:
@@ -50,14 +62,18 @@ class Engine:
         return call
 
 
+def _portable(xp: Any) -> Any:
+    return SimpleNamespace(**{f: partial(getattr(portable, f), xp) for f in ("forward", "linearize", "winners")})
+
+
 def _numpy() -> Engine:
-    return Engine(np, np.asarray, np.asarray, DTYPES)
+    return Engine(_portable(np), np.asarray, np.asarray, DTYPES)
 
 
 def _strict() -> Engine:
     xp = pytest.importorskip("array_api_strict", reason="array_api_strict checks the array API standard")
     short = (np.dtype("float16"), BFLOAT16)
-    return Engine(xp, xp.asarray, np.asarray, tuple(d for d in DTYPES if d not in short))
+    return Engine(_portable(xp), xp.asarray, np.asarray, tuple(d for d in DTYPES if d not in short))
 
 
 def _torch() -> Engine:
@@ -71,26 +87,56 @@ def _torch() -> Engine:
         return x.to(torch.float32).numpy().astype(BFLOAT16) if x.dtype == torch.bfloat16 else x.numpy()
 
     wide_unsigned = tuple(map(np.dtype, ("uint16", "uint32", "uint64")))  # torch has no arithmetic for them
-    return Engine(xp, array, back, tuple(d for d in DTYPES if d not in wide_unsigned))
+    return Engine(_portable(xp), array, back, tuple(d for d in DTYPES if d not in wide_unsigned))
 
 
-ENGINES = {"numpy": _numpy, "array_api_strict": _strict, "torch": _torch}
+def _native() -> Engine:
+    if not native.available():
+        pytest.skip(f"the native engine is not in use: {native.reason()}")
 
-# The two ways to fold an axis, whatever the plan would find cheaper.
+    def runs(name: str) -> Callable[..., Any]:
+        def run(window: Window, law: Any, x: np.ndarray, *rest: Any) -> Any:
+            assert native.supports(window, law, x) == has_work(window)
+            if not has_work(window):  # left to the portable engine, as `choose` does
+                return getattr(portable, name)(np, window, law, x, *rest)
+            return getattr(native, name)(window, law, x, *rest)
+
+        return run
+
+    every = SimpleNamespace(**{name: runs(name) for name in ("forward", "linearize", "winners")})
+    return Engine(every, np.asarray, np.asarray, tuple(d for d in DTYPES if d not in COMPLEX))
+
+
+def has_work(window: Window) -> bool:
+    """Whether there is something to read, something to make, and an axis to pool."""
+    return 0 not in window.shape + window.out_shape and bool(cases.pooled(window))
+
+
+ENGINES = {"numpy": _numpy, "array_api_strict": _strict, "torch": _torch, "native": _native}
+
+# The two ways in which the portable engine folds an axis, whatever its plan would find cheaper.
 WAYS: dict[str, Callable[..., list[int]]] = {
     "direct": lambda longest, *_: [0] * (longest - 1),
     "doubling": lambda longest, *_: list(range((longest - 1).bit_length() - 1, -1, -1)),
 }
 
+each_engine = pytest.mark.parametrize("engine", ENGINES, indirect=True)
+BOTH_WAYS = [(engine, way) for engine in ENGINES if engine != "native" for way in WAYS] + [("native", "as planned")]
+each_engine_each_way = pytest.mark.parametrize(("engine", "way"), BOTH_WAYS, indirect=True)
+on_numpy_each_way = pytest.mark.parametrize(
+    ("engine", "way"), [row for row in BOTH_WAYS if row[0] in ("numpy", "native")], indirect=True
+)
 
-@pytest.fixture(params=ENGINES)
+
+@pytest.fixture
 def engine(request: pytest.FixtureRequest) -> Engine:
     return ENGINES[request.param]()
 
 
-@pytest.fixture(params=WAYS)
+@pytest.fixture
 def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    monkeypatch.setattr(passes, "_levels", WAYS[request.param])
+    if request.param in WAYS:
+        monkeypatch.setattr(passes, "_levels", WAYS[request.param])
     passes.plan.cache_clear()
     yield request.param
     passes.plan.cache_clear()
@@ -138,6 +184,7 @@ def check(engine: Engine, law: Any, want: Case, note: Any) -> None:
         compare(got.vjp(want.dy), want.vjp, note)
 
 
+@each_engine_each_way
 @pytest.mark.parametrize("law", LAWS)
 def test_engine_agrees_with_the_reference(engine: Engine, way: str, law: str) -> None:
     for counted in cases.counted_choices(LAWS[law]):
@@ -146,6 +193,7 @@ def test_engine_agrees_with_the_reference(engine: Engine, way: str, law: str) ->
             check(engine, LAWS[law], want, (window, counted))
 
 
+@each_engine
 @pytest.mark.parametrize("law", LAWS)
 def test_every_dtype_agrees_with_the_reference(engine: Engine, law: str) -> None:
     for dtype in (d for d in cases.KINDS[LAWS[law].name] if d in engine.dtypes):
@@ -155,6 +203,7 @@ def test_every_dtype_agrees_with_the_reference(engine: Engine, law: str) -> None
                 check(engine, LAWS[law], want, (dtype.name, window, counted))
 
 
+@each_engine_each_way
 @pytest.mark.parametrize("law", EXTREMES)
 def test_winners_agree_with_the_reference(engine: Engine, way: str, law: str) -> None:
     for name, window in cases.WINDOWS[False].items():
@@ -165,27 +214,37 @@ def test_winners_agree_with_the_reference(engine: Engine, way: str, law: str) ->
         assert np.array_equal(got[1], want[1]), (name, got[1], want[1])
 
 
+def dtypes(engine: Engine, law: Any) -> st.SearchStrategy[np.dtype]:
+    """Every dtype that both take, float64 as often as all others."""
+    both = [d for d in cases.KINDS[law.name] if d in engine.dtypes]
+    return st.just(np.dtype("float64")) | st.sampled_from(both)
+
+
+@on_numpy_each_way
 @pytest.mark.parametrize("law", LAWS)
-@settings(max_examples=20)
+@settings(max_examples=25)
 @given(data=st.data())
-def test_any_window_agrees_with_the_reference(way: str, law: str, data: st.DataObject) -> None:
+def test_any_window_agrees_with_the_reference(engine: Engine, way: str, law: str, data: st.DataObject) -> None:
     window = data.draw(cases.windows(counted=data.draw(st.sampled_from(cases.counted_choices(LAWS[law])))))
-    seed = data.draw(st.integers(0, 2**16))
-    want = case(LAWS[law], window, np.dtype("float64"), seed, specials=law in EXTREMES)
-    check(_numpy(), LAWS[law], want, window)
-    assert_exact(_numpy().forward(window, LAWS[law], want.x), _numpy().linearize(window, LAWS[law], want.x).y)
+    dtype, seed = data.draw(dtypes(engine, LAWS[law])), data.draw(st.integers(0, 2**16))
+    want = case(LAWS[law], window, dtype, seed, specials=law in EXTREMES)
+    check(engine, LAWS[law], want, (window, dtype.name))
+    forward, y = engine.forward(window, LAWS[law], want.x), engine.linearize(window, LAWS[law], want.x).y
+    assert_exact(forward, y, (window, dtype.name))
+    assert_same_zeros(forward, y, (window, dtype.name))
 
 
+@on_numpy_each_way
 @pytest.mark.parametrize("law", EXTREMES)
 @settings(max_examples=20)
 @given(data=st.data())
-def test_any_window_has_the_winners_of_the_reference(way: str, law: str, data: st.DataObject) -> None:
-    window = data.draw(cases.windows())
-    x = cases.values(np.random.default_rng(data.draw(st.integers(0, 2**16))), window.shape, float, specials=True)
+def test_any_window_has_the_winners_of_the_reference(engine: Engine, way: str, law: str, data: st.DataObject) -> None:
+    window, dtype = data.draw(cases.windows()), data.draw(dtypes(engine, LAWS[law]))
+    x = cases.values(np.random.default_rng(data.draw(st.integers(0, 2**16))), window.shape, dtype, specials=True)
     axes = tuple(range(len(window.axes)))
-    got, want = (run(window, LAWS[law], x, axes) for run in (_numpy().winners, reference.winners))
-    assert_exact(got[0], want[0], window)
-    assert np.array_equal(got[1], want[1]), (window, got[1], want[1])
+    got, want = (run(window, LAWS[law], x, axes) for run in (engine.winners, reference.winners))
+    assert_exact(got[0], want[0], (window, dtype.name))
+    assert np.array_equal(got[1], want[1]), (window, dtype.name, got[1], want[1])
 
 
 @pytest.mark.parametrize("law", EXTREMES)
@@ -204,6 +263,7 @@ def test_extremes_of_padding_that_counts_agree_with_the_reference(law: str, data
 SPECIALS = {**SUMS, **SMOOTH, **NORMS}
 
 
+@each_engine_each_way
 @pytest.mark.parametrize("special", [np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize("law", SPECIALS)
 def test_nan_and_infinity_agree_with_the_reference(engine: Engine, way: str, law: str, special: float) -> None:
@@ -226,11 +286,16 @@ SMEARS = {
 }
 
 
+def uncounted(window: Window) -> Window:
+    return Window(tuple(replace(axis, margin=(0, 0)) for axis in window.axes))
+
+
+@each_engine_each_way
 @pytest.mark.parametrize("window", SMEARS)
 @pytest.mark.parametrize("law", ["max first propagate", "max split ignore", *SUMS, *SMOOTH, *NORMS])
 def test_nothing_smears_into_other_windows(engine: Engine, way: str, law: str, window: str) -> None:
     """A NaN or inf of x or dx shows in the outputs that read it and no others; one of dy in its own taps."""
-    window = SMEARS[window]
+    window = uncounted(SMEARS[window]) if law in EXTREMES else SMEARS[window]
     rng = np.random.default_rng(7)
     x, dx, dy = (rng.normal(size=shape) for shape in (window.shape, window.shape, window.out_shape))
     reads = np.zeros((dy.size, x.size), bool)
@@ -257,11 +322,12 @@ def test_nothing_smears_into_other_windows(engine: Engine, way: str, law: str, w
             assert_untouched(clean.vjp(spoil(dy, o, special)), clean.vjp(dy), reads[o], ("dy", o))
 
 
+@on_numpy_each_way
 @pytest.mark.parametrize("law", LAWS)
-def test_long_kernels_agree_with_the_reference(way: str, law: str) -> None:
+def test_long_kernels_agree_with_the_reference(engine: Engine, way: str, law: str) -> None:
     for kernel in (2, 9, 10, 31, 64):
         window = Window((each(2), sliding(70, kernel, 7, (kernel // 2, 1), count_padding=LAWS[law].name == "mean")))
-        check(_numpy(), LAWS[law], case(LAWS[law], window, np.dtype("float64"), kernel, specials=False), kernel)
+        check(engine, LAWS[law], case(LAWS[law], window, np.dtype("float64"), kernel, specials=False), kernel)
 
 
 def test_array_operations_grow_with_the_logarithm_of_the_kernel() -> None:
@@ -272,10 +338,14 @@ def test_array_operations_grow_with_the_logarithm_of_the_kernel() -> None:
     assert merges[1023] - merges[255] <= 2 * 2
 
 
+@pytest.mark.parametrize("engine", ["numpy", "native"], indirect=True)
 @pytest.mark.parametrize("op", [ndpool.AvgPool(8, 2), ndpool.AvgPool(12, 2), ndpool.SmoothMaxPool(9, 1, beta=2.0)])
-def test_a_window_gives_the_same_bits_in_any_batch_and_any_crop(op: ndpool.Op) -> None:
+def test_a_window_gives_the_same_bits_in_any_batch_and_any_crop(engine: Engine, op: ndpool.Op) -> None:
+    def pool(x: np.ndarray) -> np.ndarray:
+        return engine.forward(op.window(x.shape), op.law, x)
+
     x = np.random.default_rng(0).normal(size=(64, 32, 32)).astype(np.float32)
-    whole = op(x)
-    assert np.array_equal(whole[5], op(x[5]))
+    whole = pool(x)
+    assert np.array_equal(whole[5], pool(x[5]))
     stride = op.stride or op.kernel_size
-    assert np.array_equal(whole[:, 1:, 2:], op(x[:, stride:, 2 * stride :]))
+    assert np.array_equal(whole[:, 1:, 2:], pool(x[:, stride:, 2 * stride :]))

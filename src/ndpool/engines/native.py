@@ -304,9 +304,10 @@ class Layout:
         if self.copies:  # the copy's: in the caller's order, but with the pooled axes last
             order = [*(i for i in range(len(sizes)) if i not in pooled), *pooled]
             strides = tuple(math.prod(sizes[j] for j in order[order.index(i) + 1 :]) for i in range(len(sizes)))
-        by_stride = sorted(range(len(sizes)), key=lambda i: (-abs(strides[i]) if sizes[i] > 1 else -math.inf, i))
+        # axes of one element, or of the same one again and again, may lie anywhere: outermost
+        by_stride = sorted(range(len(sizes)), key=lambda i: (-abs(strides[i]) * (sizes[i] > 1) or -math.inf, i))
         self.pooled = [i for i in by_stride if i in pooled]
-        for group in self.merged:  # an axis of one element may lie anywhere
+        for group in self.merged:
             at = min(self.pooled.index(i) for i in group)
             self.pooled = [i for i in self.pooled if i not in group]
             self.pooled[at:at] = group
