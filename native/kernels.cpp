@@ -88,7 +88,7 @@ Outcome run(Job &job, i64 unit, Arena &arena) {
   if (job.mode == Mode::winners) return find<int64_t>(job, unit, arena);
   switch (size_of(type)) {
     case 1:
-      return forward(Select<int8_t>(), job, unit, arena);
+      return forward(Select<uint8_t>(), job, unit, arena);
     case 2:
       return forward(Select<int16_t>(), job, unit, arena);
     case 4:

@@ -52,6 +52,48 @@ void each_result(const Plan &p, const Part &part, i64 results, const Inner<T> &i
   });
 }
 
+constexpr i64 CHUNK = 1 << 20;  // taps of a line that are converted at a time
+
+// Whether a unit is one long line after another, whose elements must be converted: all at once would take memory for
+// it.
+template <class T> bool in_chunks(const Plan &p, const Region<T> &x) {
+  return p.rank == 1 && p.lanes == 1 && p.axes[0].lines && p.axes[0].step == 1 && !x.direct && x.positions > CHUNK;
+}
+
+// The winners of such lines: how they are cut makes no difference to what is largest, or to which is first.
+template <class Law>
+Sink<typename Law::T, Law::planes> fold_chunks(const Law &law, Passes<Law> &passes, Job &job, Scratch &scratch) {
+  using T = typename Law::T;
+  using I = Int<T>;
+  constexpr int PLANES = Law::planes;
+  const Plan &p = *job.plan;
+  const Axis &axis = p.axes[0];
+  const Part &part = passes.part;
+  Sink<T, PLANES> to = passes.last.at[0] ? passes.last : passes.rooms[0], found{}, nothing{};
+  Source<T, PLANES> from{};
+  T *room = scratch.template take<T>(CHUNK), *zeros = scratch.template take<T>(PLANES > 1 ? CHUNK : 0), state[PLANES];
+  if (scratch.failed) return nothing;
+  std::memset(zeros, 0, PLANES > 1 ? CHUNK * sizeof(T) : 0);
+  for (int i = 0; i < PLANES; i++) found.at[i] = state + i, from.at[i] = zeros;
+  for (i64 t = part.tile; t < part.tile + part.tiles; t++)
+    for (i64 o = part.from; o < part.to; o++, to = to + 1) {
+      i64 skipped = axis.first[o] - axis.start[o];
+      for (i64 done = 0; done < axis.length[o]; done += CHUNK) {
+        i64 n = least(CHUNK, axis.length[o] - done), sizes[1] = {n};
+        from.at[0] =
+            Region<T>(p, job.x, p.type, p.flip, {t, 1, 0, 0}, sizes, axis.first[o] + done).all(p.type, p.flip, room);
+        Folding<Law, ALL<Law>> lines{law, axis, o, o + 1, 0, n, 1, 1, p.tap_steps[0], {}, nullptr, 1, 0, 0};
+        lines.line(found, from, n, I(I(skipped + done) * I(p.tap_steps[0])));
+        auto all = load<Law, ALL<Law>, One<T>>(done ? to : found, 0);
+        if (done) law.merge(all, load<Law, ALL<Law>, One<T>>(found, 0));
+        save<Law, One<T>>(to, 0, all);
+      }
+      if (axis.length[o] == 0)
+        for (int i = 0; i < PLANES; i++) to.at[i][0] = 0;
+    }
+  return passes.last.at[0] ? passes.last : passes.rooms[0];
+}
+
 // The states of a unit's outputs. `x` is lifted; `dx` goes along if the law has a plane for it.
 template <class Law>
 Sink<typename Law::T, Law::planes> fold(const Law &law, Passes<Law> &passes, Job &job, Scratch &scratch) {
@@ -73,6 +115,8 @@ Sink<typename Law::T, Law::planes> fold(const Law &law, Passes<Law> &passes, Job
       });
     });
   }
+  if constexpr (Law::overlaps)
+    if (in_chunks(p, x)) return fold_chunks(law, passes, job, scratch);
   T *room[3] = {};
   for (int i = 0; i < (BARE ? 1 : Law::planes); i++) room[i] = scratch.template take<T>(x.elements);
   if (scratch.failed) return nothing;
@@ -273,19 +317,37 @@ template <int PLANES> Outcome integer_sum(Job &job, i64 unit, Arena &arena) {
   passes.reserve(scratch);
   Type type = PLANES == 2 ? Type::i64 : p.type;
   Region<T> x(p, job.x, type, false, of, passes.sizes, passes.span.first);
-  T *lower = scratch.take<T>(x.elements), *upper = PLANES == 2 ? scratch.take<T>(x.elements) : nullptr;
+  bool chunks = in_chunks(p, x);
+  i64 most_at_once = chunks ? CHUNK : x.elements;
+  T *lower = scratch.take<T>(most_at_once), *upper = PLANES == 2 ? scratch.take<T>(most_at_once) : nullptr;
   if (scratch.failed) return Outcome::no_memory;
-  Source<T, PLANES> from;
-  from.at[0] = x.all(type, false, lower);
-  if constexpr (PLANES == 2) {
-    for (i64 i = 0; i < x.elements; i++) {
-      T v = from.at[0][i];
-      upper[i] = p.type == Type::u64 ? T(uint64_t(v) >> 32) : v >> 32;
-      lower[i] = v & 0xffffffffLL;
+  auto taken_apart = [&](const Region<T> &part) {
+    Source<T, PLANES> from;
+    from.at[0] = part.all(type, false, lower);
+    if constexpr (PLANES == 2) {
+      for (i64 i = 0; i < part.elements; i++) {
+        T v = from.at[0][i];
+        upper[i] = p.type == Type::u64 ? T(uint64_t(v) >> 32) : v >> 32;
+        lower[i] = v & 0xffffffffLL;
+      }
+      from.at[0] = lower, from.at[1] = upper;
     }
-    from.at[0] = lower, from.at[1] = upper;
-  }
-  auto states = passes.template run_packed<ALL<Law>>(from);
+    return from;
+  };
+  Sink<T, PLANES> states = passes.rooms[0];
+  if (!chunks) states = passes.template run_packed<ALL<Law>>(taken_apart(x));
+  for (i64 t = 0; chunks && t < of.tiles; t++)  // long lines, a part at a time: integers may be added in any order
+    for (i64 o = of.from; o < of.to; o++) {
+      const Axis &line = p.axes[0];
+      i64 at = t * (of.to - of.from) + o - of.from;
+      for (int i = 0; i < PLANES; i++) states.at[i][at] = 0;
+      for (i64 done = 0; done < line.length[o]; done += CHUNK) {
+        i64 n = least(CHUNK, line.length[o] - done), sizes[1] = {n};
+        auto from = taken_apart(Region<T>(p, job.x, type, false, {of.tile + t, 1, 0, 0}, sizes, line.first[o] + done));
+        for (int i = 0; i < PLANES; i++)
+          for (i64 j = 0; j < n; j++) states.at[i][at] += from.at[i][j];
+      }
+    }
   i64 size = size_of(p.type);
   char *y = job.y.data + dense_offset(p, of, false) * size;
   using Wide = __int128;

@@ -36,13 +36,14 @@ template <class S, class T> INLINE S narrow(T x) {
   }
 }
 
-// what `flip` and an unsigned type of the same size do to the bits
+// what `flip` and a type of the same size with the other kind of sign do to the bits
 template <class S, class T> INLINE T turn(T x, bool flip) {
   if constexpr (std::is_floating_point_v<T>)
     return flip ? -x : x;
   else {
     T mask = flip ? T(-1) : T(0);
-    if constexpr (std::is_unsigned_v<S> && sizeof(S) == sizeof(T)) mask = T(mask ^ T(T(1) << (8 * sizeof(T) - 1)));
+    if constexpr (std::is_unsigned_v<S> != std::is_unsigned_v<T> && sizeof(S) == sizeof(T))
+      mask = T(mask ^ T(T(1) << (8 * sizeof(T) - 1)));
     return T(x ^ mask);
   }
 }
@@ -157,7 +158,7 @@ template <class T> bool as_they_are(Type type, bool flip) {
   else if constexpr (std::is_same_v<T, double>)
     return type == Type::f64;
   else if constexpr (sizeof(T) == 1)
-    return type == Type::i8;
+    return type == Type::u8;
   else if constexpr (sizeof(T) == 2)
     return type == Type::i16;
   else if constexpr (sizeof(T) == 4)
