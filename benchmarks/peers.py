@@ -100,21 +100,21 @@ def _record(case: Case, phase: Phase) -> Callable[[], Any]:
 
 
 def _whole_call(case: Case, phase: Phase) -> Callable[[], Any]:
-    """As a user types it: the record is made anew in each call."""
-    record, function, call = type(case.row.op), getattr(ndpool, case.row.op.name), case.row.call
+    """As a user types it: the function with its arguments, or a record that was made once and its derivatives."""
+    op, function, call = case.row.op, getattr(ndpool, case.row.op.name), case.row.call
     assert call is not None
     x, dx, (dy,) = case.x, case.dx, case.dys
 
     def vjp() -> Any:
-        at = record(*call).linearize(x)
+        at = op.linearize(x)
         return at.y, at.vjp(dy)
 
     def jvp() -> Any:
-        at = record(*call).linearize(x)
+        at = op.linearize(x)
         return at.y, at.jvp(dx)
 
     if phase == "pull":
-        at = record(*call).linearize(x)
+        at = op.linearize(x)
         return lambda: at.vjp(dy)
     return {"forward": lambda: function(x, *call), "vjp": vjp, "jvp": jvp}[phase]
 

@@ -158,10 +158,11 @@ template <class Law> Outcome forward(const Law &law, Job &job, i64 unit, Arena &
   bool in_place = Law::chooses && as_they_are<T>(p.type, p.flip);
   if (in_place) passes.last.at[0] = reinterpret_cast<T *>(y);
   auto states = fold(law, passes, job, scratch);
-  Inner<T> inner(p, of, scratch);
   if (scratch.failed) return Outcome::no_memory;
   if (!in_place) {
     if constexpr (!Law::chooses) {
+      Inner<T> inner(p, of, scratch);
+      if (scratch.failed) return Outcome::no_memory;
       T divisor = T(p.mean ? p.divisor : 1), *to = states.at[0];
       if (as_they_are<T>(p.type, p.flip)) to = reinterpret_cast<T *>(y), in_place = true;
       each_result<Law::counts_padding, T>(

@@ -55,6 +55,9 @@ template <class S> INLINE S element(const char *p) {
   return s;
 }
 
+using Words = Same<Vec<float>, uint32_t>;
+using Shorts = VectorOf<uint16_t, int(sizeof(Words)) / 2>::type;
+
 template <class S, class T> void load_as(const char *from, i64 stride, T *to, i64 n, bool flip) {
   if (stride != sizeof(S)) {
     for (i64 i = 0; i < n; i++) to[i] = turn<S, T>(T(widen(element<S>(from + i * stride))), flip);
@@ -68,6 +71,12 @@ template <class S, class T> void load_as(const char *from, i64 stride, T *to, i6
       _mm256_storeu_ps(to + i, flip ? _mm256_xor_ps(v, _mm256_set1_ps(-0.0f)) : v);
     }
 #endif
+  if constexpr (std::is_same_v<S, bfloat> && std::is_same_v<T, float>)
+    for (constexpr int N = LANES<Vec<float>>; i + N <= n; i += N) {
+      auto wide = __builtin_convertvector(load<Shorts>(reinterpret_cast<const uint16_t *>(from) + i), Words);
+      Vec<float> v = __builtin_bit_cast(Vec<float>, wide << 16);
+      save<Vec<float>>(to + i, flip ? -v : v);
+    }
   for (; i < n; i++) to[i] = turn<S, T>(T(widen(element<S>(from + i * i64(sizeof(S))))), flip);
 }
 
@@ -81,6 +90,14 @@ template <class S, class T> void store_as(char *to, const T *from, i64 n, bool f
       _mm_storeu_si128(reinterpret_cast<__m128i *>(to + 2 * i), _mm256_cvtps_ph(v, _MM_FROUND_TO_NEAREST_INT));
     }
 #endif
+  if constexpr (std::is_same_v<S, bfloat> && std::is_same_v<T, float>)
+    for (constexpr int N = LANES<Vec<float>>; i + N <= n; i += N) {
+      Vec<float> v = load<Vec<float>>(from + i);
+      Words u = __builtin_bit_cast(Words, flip ? -v : v), even = u >> 16 & 1;
+      Words nearest = (u + 0x7fff + even) >> 16, nan = u >> 16 | 0x40;
+      Words bits16 = __builtin_bit_cast(Words, v != v) ? nan : nearest;
+      save<Shorts>(reinterpret_cast<uint16_t *>(to) + i, __builtin_convertvector(bits16, Shorts));
+    }
   for (; i < n; i++) {
     S s = narrow<S, T>(turn<S, T>(from[i], flip));
     __builtin_memcpy(to + i * i64(sizeof(S)), &s, sizeof s);

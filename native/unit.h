@@ -78,6 +78,8 @@ struct Span {
 };
 inline Span reads(const Axis &axis, i64 from, i64 to) {
   if (from == 0 && to == axis.outputs) return {axis.lowest, axis.highest};
+  if (axis.step == 1 && !axis.gaps && from < to)  // windows only move on
+    return {axis.first[from], axis.first[to - 1] + axis.length[to - 1]};
   Span s{axis.size, 0};
   auto see = [&](i64 o) {
     if (axis.length[o] == 0) return;
@@ -350,16 +352,19 @@ template <class Visit> void each_row(const Plan &p, const Axis *axes, const Part
 
 // What the innermost axis adds to each_row: counts and taps of its outputs as T; ones where lanes are rows.
 template <class T> struct Inner {
-  T *counts, *taps;
+  T *counts = nullptr, *taps = nullptr;
   Inner(const Plan &p, const Part &part, Scratch &scratch) {
+    if (p.even && !p.padded) return;  // nobody will ask
     const Axis &axis = p.axes[p.rank - 1];
     bool line = p.lanes == 1;
-    i64 from = line && p.rank == 1 ? part.from : 0,
-        n = line ? (p.rank == 1 ? part.to - part.from : axis.outputs) : p.lanes;
+    i64 from = line && p.rank == 1 ? part.from : 0;
+    i64 n = line ? (p.rank == 1 ? part.to - part.from : axis.outputs) : p.lanes;
     counts = scratch.take<T>(n), taps = scratch.take<T>(n);
-    if (!scratch.failed)
-      for (i64 i = 0; i < n; i++)
-        counts[i] = line ? T(axis.count[from + i]) : 1, taps[i] = line ? T(axis.length[from + i]) : 1;
+    if (scratch.failed) return;
+    for (i64 i = 0; i < n; i++) {
+      counts[i] = line ? T(axis.count[from + i]) : 1;
+      taps[i] = line ? T(axis.length[from + i]) : 1;
+    }
   }
 };
 
