@@ -3,7 +3,7 @@
     python -m tests.fuzz --seconds 120             until the time is up or two engines disagree (exit status 1)
     python -m tests.fuzz --seed 5 --case 1234      one case again
 
-A case is a function of (seed, number): window, law, dtype, values, memory layout of every array, threads and instruction
+A case is a function of (seed, number): window, law, dtype, values, layout of every array, threads and instruction
 set. Cases run in a child process, so that one that crashes is named too; arrays end or begin at pages that nobody may
 touch, so that reading beside them is a crash.
 """
