@@ -64,12 +64,13 @@ template <class Law, unsigned READ> struct Folding {
   i64 pieces, from_step, to_step;  // how many such inputs, and how far apart they and their outputs lie
 
   // The taps of a vector of outputs that lie STRIDE apart: from `at` on, every `gap`-th. TAPS: how many, if that is
-  // fixed.
+  // fixed; then they are neighbours.
   template <class X, int STRIDE, int TAPS>
   INLINE State<X, PLANES> along(From from, i64 at, i64 many, i64 gap, I bias, I step) const {
     i64 taps = TAPS ? TAPS : many, t = 1;
     State<X, PLANES> a;
-    if (STRIDE == 2 && Law::light && gap == 1 && taps > 1) {  // neighbouring taps come from the same two vectors
+    if (STRIDE == 2 && Law::light && (TAPS || gap == 1) &&
+        taps > 1) {  // neighbouring taps come from the same two vectors
       a = merged_pair<X>(from, at, bias, step);
       for (t = 2; t + 1 < taps; t += 2) {
         State<X, PLANES> even, odd;
@@ -84,7 +85,7 @@ template <class Law, unsigned READ> struct Folding {
       law.tap(a, bias);
     }
     for (; t < taps; t++) {
-      auto b = load<Law, READ, X, STRIDE>(from, at + t * gap);
+      auto b = load<Law, READ, X, STRIDE>(from, at + (TAPS ? t : t * gap));
       law.tap(b, I(bias + I(t) * step));
       law.merge(a, b);
     }
@@ -150,11 +151,12 @@ template <class Law, unsigned READ> struct Folding {
             return;
           }
           I bias = I(across + skipped(j) * step);
-          State<One<T>, PLANES> s = along<One<T>, 1, 0>(top, axis.first[j], axis.length[j], axis.step, bias, step);
+          using X = Small<T>;  // vectors choose without branches
+          auto s = along<X, 0, 0>(top, axis.first[j], axis.length[j], axis.step, bias, step);
           for (i64 r = 1; r < rows; r++)
-            law.merge(s, along<One<T>, 1, 0>(top, axis.first[j] + r * gap, axis.length[j], axis.step,
-                                             I(bias + I(r) * I(outer_step)), step));
-          save<Law, One<T>>(to, j, s);
+            law.merge(s, along<X, 0, 0>(top, axis.first[j] + r * gap, axis.length[j], axis.step,
+                                        I(bias + I(r) * I(outer_step)), step));
+          for (int i = 0; i < PLANES; i++) to.at[i][j] = s.at[i][0];
         };
         for (i64 j = 0; j < a; j++) single(j);
         if (a < b) {
@@ -472,10 +474,7 @@ template <class Law, unsigned READ> struct Folding {
       if (P == 2)
         each_vector<T>(n, [&](auto kind, i64 j) INLINE_LAMBDA {
           using X = decltype(kind);
-          if constexpr (LANES<X> == 1)
-            out[2 * j] = in[j], out[2 * j + 1] = in[n + j];
-          else
-            interleave<X>(out + 2 * j, load<X>(in + j), load<X>(in + n + j));
+          interleave<X>(out + 2 * j, load<X>(in + j), load<X>(in + n + j));
         });
       else
         for (i64 q = 0; q < n; q++)

@@ -32,7 +32,7 @@ template <bool IGNORE, class X> INLINE Ints<X> beats(X b, X a) {
   else if constexpr (IGNORE)
     return (b > a) | ((a != a) & (b == b));
   else
-    return (b > a) | ((b != b) & (a == a));
+    return (!(b <= a)) & (a == a);
 }
 
 // Whether a later b replaces a: the first, or the last, of equals wins.
@@ -74,11 +74,8 @@ template <class E> struct Select : Plain {
                         hot = std::is_same_v<T, float> || sizeof(T) == 1;
   static constexpr T constant[1] = {0};
   template <class X> INLINE void merge(State<X, 1> &a, const State<X, 1> &b) const {
-    X p = a.at[0], q = b.at[0], larger = choose<X>(q > p, q, p);
-    if constexpr (is_float<T>)
-      a.at[0] = choose<X>(q != q, q, larger);
-    else
-      a.at[0] = larger;
+    X q = b.at[0], most = larger<X>(q, a.at[0]);
+    a.at[0] = choose<X>(is_nan(q), q, most);
   }
   template <class X> INLINE void join(State<X, 1> &a, const State<X, 1> &b) const { merge(a, b); }
   template <class X> INLINE X value(const State<X, 1> &s, X) const { return s.at[0]; }

@@ -4,9 +4,6 @@
 #include <cstdlib>
 #include "kernels.h"
 #include "vec.h"
-#if defined(__x86_64__)
-#include <immintrin.h>
-#endif
 
 namespace ndpool {
 namespace {

@@ -1,10 +1,13 @@
-// Vectors of the width of the instruction set, from the compiler's own vector types: no intrinsics, no rank, no law.
+// Vectors of the width of the instruction set, from the compiler's own vector types: no rank, no law.
 // Nothing is contracted or reassociated, so every instruction set gives the same bits.
 #pragma once
 #include <cstdint>
 #include <cstring>
 #include <type_traits>
 #include <utility>
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
 
 namespace ndpool {
 namespace {
@@ -36,6 +39,7 @@ template <> struct Integer<8> {
   using type = int64_t;
 };
 template <class T> using Int = typename Integer<sizeof(T)>::type;
+template <int BYTES> using Unsigned = std::make_unsigned<typename Integer<BYTES>::type>;
 
 template <class T, int BYTES> struct VectorOf {
   typedef T type __attribute__((vector_size(BYTES)));
@@ -70,14 +74,53 @@ template <class X> INLINE X splat(Element<X> e) {
   else
     return e - X{};
 }
+template <class X> INLINE Element<X> lane(X v, int i) {
+  if constexpr (LANES<X> == 1)
+    return v;
+  else
+    return v[i];
+}
 template <class X> INLINE Ints<X> bits(X v) { return __builtin_bit_cast(Ints<X>, v); }
 template <class X> INLINE X from_bits(Ints<X> v) { return __builtin_bit_cast(X, v); }
 template <class X> INLINE X choose(Ints<X> mask, X a, X b) { return mask ? a : b; }
+// b if it is larger, else a: of equals a, and a where either is NaN. The processor's own maximum is just that, but GCC
+// does not see it in a choice.
+template <class X> INLINE X larger(X b, X a) {
+#if defined(__AVX512F__)
+  if constexpr (std::is_same_v<X, typename VectorOf<float, 64>::type>) return X(_mm512_maskz_max_ps(-1, b, a));
+  if constexpr (std::is_same_v<X, typename VectorOf<double, 64>::type>) return X(_mm512_maskz_max_pd(-1, b, a));
+#endif
+#if defined(__AVX__)
+  if constexpr (std::is_same_v<X, typename VectorOf<float, 32>::type>) return X(_mm256_max_ps(b, a));
+  if constexpr (std::is_same_v<X, typename VectorOf<double, 32>::type>) return X(_mm256_max_pd(b, a));
+#endif
+#if defined(__SSE2__)
+  if constexpr (std::is_same_v<X, typename VectorOf<float, 16>::type>) return X(_mm_max_ps(b, a));
+  if constexpr (std::is_same_v<X, typename VectorOf<double, 16>::type>) return X(_mm_max_pd(b, a));
+#endif
+  return choose<X>(b > a, b, a);
+}
 template <class X> INLINE X rounded(Ints<X> v) {
   if constexpr (LANES<X> == 1)
     return X(v);
   else
     return __builtin_convertvector(v, X);
+}
+
+// bytes as integers of any size, doubled step by step: the compiler knows an instruction for that
+template <class X, class N> INLINE X widened(N narrow) {
+  if constexpr (sizeof(N) == sizeof(X))
+    return __builtin_bit_cast(X, narrow);
+  else {
+    using Twice = typename VectorOf<typename Unsigned<2 * int(sizeof(Element<N>))>::type, 2 * int(sizeof(N))>::type;
+    return widened<X>(__builtin_convertvector(narrow, Twice));
+  }
+}
+template <class X> INLINE X widened(const uint8_t *p) {
+  if constexpr (LANES<X> == 1)
+    return X(*p);
+  else
+    return widened<X>(load<typename VectorOf<uint8_t, LANES<X>>::type>(p));
 }
 
 // p[0], p[2], p[4], ...: the even elements from p, then the odd ones of a load that ends at the last element needed
@@ -111,9 +154,11 @@ template <class X> INLINE Half<X> halve(X v, int upper) {
   return halve<X>(v, upper, std::make_index_sequence<LANES<X> / 2>());
 }
 
-// p[0], p[STRIDE], ...: only strides 1 and 2 are read as vectors
+// p[0], p[STRIDE], ...: only strides 0, 1 and 2 are read as vectors
 template <class X, int STRIDE> INLINE X load(const Element<X> *p) {
-  if constexpr (STRIDE == 2 && LANES<X> > 1)
+  if constexpr (STRIDE == 0)
+    return splat<X>(*p);
+  else if constexpr (STRIDE == 2 && LANES<X> > 1)
     return every_second<X>(p, std::make_index_sequence<LANES<X>>());
   else
     return load<X>(p);
@@ -137,7 +182,10 @@ template <class X, size_t... I> INLINE void interleave(Element<X> *p, X a, X b, 
   save<X>(p + N, __builtin_shufflevector(a, b, (int(I) % 2 * N + N / 2 + int(I) / 2)...));
 }
 template <class X> INLINE void interleave(Element<X> *p, X a, X b) {
-  interleave<X>(p, a, b, std::make_index_sequence<LANES<X>>());
+  if constexpr (LANES<X> == 1)
+    p[0] = a, p[1] = b;
+  else
+    interleave<X>(p, a, b, std::make_index_sequence<LANES<X>>());
 }
 
 // body(0), ..., body(N - 1): written out one after another, or as a loop
@@ -165,6 +213,18 @@ template <class T, bool SHORT = false, class Body> INLINE void each_vector(i64 n
       return;
     }
   for (i64 j = 0; j < n; j++) body(One<T>{}, j);
+}
+
+// The same with MANY vectors at a time while there are as many: body(X{}, how many, j)
+template <class T, int MANY, class Body> INLINE void each_block(i64 n, Body body) {
+  constexpr int N = LANES<Vec<T>>;
+  std::integral_constant<int, 1> one;
+  i64 j = 0;
+  for (; j + MANY * N <= n; j += MANY * N) body(Vec<T>{}, std::integral_constant<int, MANY>(), j);
+  if (n >= N)
+    for (; j < n; j += N) body(Vec<T>{}, one, j + N <= n ? j : n - N);
+  else
+    each_vector<T, true>(n, [&](auto kind, i64 at) INLINE_LAMBDA { body(kind, one, at); });
 }
 
 // The same, but no element twice: for loops in place
