@@ -59,7 +59,7 @@ template <class Law, unsigned READ> struct Folding {
   i64 base, held;                  // the first position that is there, and how many
   i64 m, row;                      // elements inside the axis; distance between positions
   i64 tap_step;                    // what one tap adds to a winner's index
-  To block;                        // scratch for doubling: the positions that windows cover, times m, a plane
+  To block;                        // scratch for long windows: `block_size` elements a plane
   T *phases;                       // scratch for phases: a row of outputs
   i64 pieces, from_step, to_step;  // how many such inputs, and how far apart they and their outputs lie
 
@@ -278,7 +278,7 @@ template <class Law, unsigned READ> struct Folding {
           continue;
         }
         T some[N];
-        save<X>(some, Law::overlaps ? acc[w].at[0] : splat<X>(Law::idle(T(0), 0)));
+        save<X>(some, Law::overlaps ? acc[w].at[0] : splat<X>(T(-0.0)));  // x + -0 is x, even if x is -0
         for (i64 i = 0; i < left; i++) some[i] = from.at[0][done + w * N + i];
         law.merge(acc[w], State<X, PLANES>{{load<X>(some)}});
       }
@@ -408,11 +408,12 @@ template <class Law, unsigned READ> struct Folding {
 
   void run(To to, From from) const {
     bool dealt = axis.phases > 1 && m == 1 && this->to - this->from >= DEALT;
-    if (axis.doubles || dealt) {  // these need scratch: one piece at a time
+    if (axis.blocks) return blocks(to, from);
+    if (dealt) {  // these need scratch: one piece at a time
       Folding one = *this;
       one.pieces = 1;
       for (i64 piece = 0; piece < pieces; piece++, to = to + to_step, from = from + from_step)
-        axis.doubles ? one.doubling(to, from) : one.window_by_window(to, from);
+        one.window_by_window(to, from);
       return;
     }
     bool all_alike = axis.size == 1 && m == 1 && !axis.gaps && !Law::indexed;
@@ -482,148 +483,124 @@ template <class Law, unsigned READ> struct Folding {
     }
   }
 
-  // -- long windows: blocks of 2, 4, 8, ... positions, made in place
-  // ------------------------------------------------------ Windows are not clipped here: beyond the ends lie taps that
-  // change nothing, so all windows of a phase are alike.
+  // -- long windows that overlap (van Herk, Gil and Werman)
+  //
+  // Positions are cut into blocks as long as a window, wherever the outputs wanted begin. A window is then the end of
+  // one block and the beginning of the next: one merge of a fold backwards and a fold forwards, however long it is.
 
-  static int top_bit(i64 n) { return 63 - __builtin_clzll((unsigned long long)n); }
   static i64 floor_div(i64 a, i64 b) { return b == 1 ? a : a >= 0 ? a / b : -((b - 1 - a) / b); }
 
-  // The positions that windows [from, to) cover before clipping.
-  static void cover(const Axis &axis, i64 from, i64 to, i64 &low, i64 &high) {
-    low = high = axis.start[from];
-    for (i64 r = 0; r < axis.phases && from + r < to; r++) {
-      i64 a = from + r, b = to - 1 - r;
-      if (axis.start[a] < low) low = axis.start[a];
-      i64 end = axis.start[b] + (axis.taps[b] - 1) * axis.step + 1;
-      if (end > high) high = end;
-    }
+  static constexpr int MERGED = Law::light ? 4 : 1;      // vectors that go down a column side by side
+  static constexpr i64 COLUMN = MERGED * LANES<Vec<T>>;  // their elements
+
+  // Elements that scratch must hold to fold `outputs` of an axis from `held` positions with m elements inside.
+  static i64 block_size(const Axis &axis, i64 outputs, i64 held, i64 m) {
+    if (axis.lines) return m * rows_of_block(axis.most_taps);
+    return axis.blocks ? COLUMN * (axis.most_taps + (m == 1 ? held + outputs : 0)) : 0;
   }
 
-  // Positions that scratch must hold to fold outputs [from, to) of an axis.
-  static i64 block_rows(const Axis &axis, i64 from, i64 to) {
-    if (axis.lines) return rows_of_block(axis.most_taps);
-    if (!axis.doubles || from >= to) return 0;
-    i64 low, high;
-    cover(axis, from, to, low, high);
-    return high - low;
+  void blocks(To to, From from) const {
+    constexpr i64 N = LANES<Vec<T>>;
+    Folding one = *this;
+    one.pieces = 1;
+    if (m > 1 || pieces < N)
+      for (i64 piece = 0; piece < pieces; piece++) one.columns(to + piece * to_step, from + piece * from_step);
+    else  // rows that lie side by side are columns once they are turned; the last of them perhaps twice
+      for (i64 piece = 0, many; piece < pieces; piece += many) {
+        many = piece + COLUMN <= pieces ? COLUMN : N;
+        if (piece + many > pieces) piece = pieces - many;
+        one.turned(to + piece * to_step, from + piece * from_step, many, from_step, to_step);
+      }
   }
 
-  void doubling(To to, From from) const {
-    i64 low, high;
-    cover(axis, this->from, this->to, low, high);
-    begin(from, low, high);
-    i64 span = high - low;
-    for (int level = 0; (i64(1) << level) <= axis.most_taps; level++) {
-      for (i64 o = this->from; o < this->to && o < this->from + axis.phases; o++) join(to, o, low, level);
-      i64 size = i64(1) << level, hop = size * axis.step, left = span - (2 * size - 1) * axis.step;
-      if (2 * size <= axis.most_taps && left > 0)
-        each_once<T>(left * m, [&](auto kind, i64 q) INLINE_LAMBDA {  // what is read lies ahead of what is written
-          using X = decltype(kind);
-          auto s = load<Law, ALL<Law>, X>(block, q);
-          law.merge(s, load<Law, ALL<Law>, X>(block, q + hop * m));
-          save<Law, X>(block, q, s);
+  void turned(To to, From from, i64 many, i64 from_step, i64 to_step) const {
+    i64 outputs = this->to - this->from;
+    Folding turned = *this;
+    turned.m = turned.row = many;
+    To in = block + COLUMN * axis.most_taps, out = in + COLUMN * held;
+    for (int i = 0; i < PLANES; i++)
+      if (READ >> i & 1) turn_over<T>(from.at[i], many, held, from_step, in.at[i], many);
+    turned.columns(out, in);
+    for (int i = 0; i < PLANES; i++) turn_over<T>(out.at[i], outputs, many, many, to.at[i], to_step);
+  }
+
+  void columns(To to, From from) const {
+    for (i64 o = this->from; o < this->to && o < this->from + axis.phases; o++) {
+      To out = to + (o - this->from) * m;
+      i64 windows = (this->to - o + axis.phases - 1) / axis.phases, n = axis.taps[o];
+      if (n == 0) {
+        for (i64 w = 0; w < windows; w++) zero(out + w * axis.phases * m, m);
+        continue;
+      }
+      // every `turns`-th window starts a whole number of taps after the one before
+      i64 turns = 1;
+      while (turns * axis.stride % axis.step) turns++;
+      for (i64 w = 0; w < turns && w < windows; w++)
+        each_block<T, MERGED>(m, [&](auto kind, auto many, i64 j) INLINE_LAMBDA {
+          column<decltype(kind), decltype(many)::value>(
+              out + w * axis.phases * m + j, from + j, n, axis.start[o] + w * axis.stride,
+              axis.stride * turns / axis.step, (windows - w + turns - 1) / turns, turns * axis.phases * m);
         });
     }
-    if constexpr (Law::indexed) number_from_starts(reinterpret_cast<I *>(to.at[1]));
-    for (i64 o = this->from; axis.gaps && o < this->to; o++)
-      if (axis.length[o] == 0) zero(to + (o - this->from) * m, m);
   }
 
-  // Winners are numbered along the axis; now each from where its window starts.
-  void number_from_starts(I *index) const {
-    if (m == 1 && axis.step == 1 && axis.slides) {
-      I first = I(axis.start[from]);
-      for (i64 j = 0; j < to - from; j++) index[j] = I(index[j] - I(first + I(j) * I(axis.stride)) * I(tap_step));
-      return;
-    }
-    for (i64 o = from; o < to; o++) {
-      I start = I(I(floor_div(axis.start[o], axis.step)) * I(tap_step)), *row = index + (o - from) * m;
-      for (i64 j = 0; j < m; j++) row[j] = I(row[j] - start);
-    }
-  }
-
-  // The block begins as a copy, with winners numbered along the axis, and idle taps at both ends.
-  void begin(From from, i64 low, i64 high) const {
-    times<PLANES, true>([&](int i) {
-      T *plane = block.at[i] + (base - low) * m;
-      if (READ >> i & 1)
-        copy_rows(plane, from.at[i]);
-      else
-        fill_rows(plane, Law::constant[i]);
-      if (Law::indexed && i == 1) number_rows(reinterpret_cast<I *>(plane));
-      // a position beyond the ends is like one that is there and that the same windows read
-      auto fill = [&](i64 q, i64 there) {
-        T *at = block.at[i] + (q - low) * m;
-        bool read = there >= base && there < base + held;
-        for (i64 j = 0; j < m; j++) at[j] = read ? Law::idle(block.at[i][(there - low) * m + j], i) : T(0);
-      };
-      for (i64 q = low; q < base; q++) fill(q, base + (q - base - floor_div(q - base, axis.step) * axis.step));
-      i64 end = base + held - 1;
-      for (i64 q = end + 1; q < high; q++) fill(q, end - (end - q - floor_div(end - q, axis.step) * axis.step));
-    });
-  }
-  void copy_rows(T *to, const T *from) const {
-    if (row == m)
-      std::memcpy(to, from, size_t(held * m) * sizeof(T));
-    else
-      for (i64 r = 0; r < held; r++) std::memcpy(to + r * m, from + r * row, size_t(m) * sizeof(T));
-  }
-  void fill_rows(T *to, T value) const {
-    for (i64 j = 0; j < held * m; j++) to[j] = value;
-  }
-  void number_rows(I *to) const {
-    if (m == 1 && axis.step == 1) {
-      for (i64 r = 0; r < held; r++) to[r] = I(to[r] + I(I(base) + I(r)) * I(tap_step));
-      return;
-    }
-    for (i64 r = 0; r < held; r++) {
-      I here = I(I(floor_div(base + r, axis.step)) * I(tap_step));
-      for (i64 j = 0; j < m; j++) to[r * m + j] = I(to[r * m + j] + here);
-    }
-  }
-
-  // Give the outputs of one phase, from o on, what the blocks of 2^level positions have for them.
-  void join(To to, i64 o, i64 low, int level) const {
-    i64 n = axis.taps[o], size = i64(1) << level, gap = 0, count = (this->to - o + axis.phases - 1) / axis.phases;
-    if (n == 0 || size > n) return;
-    To out = to + (o - this->from) * m;
-    From in = block;
-    in = in + (axis.start[o] - low) * m;
-    bool two = false, more = false;
-    if constexpr (Law::overlaps) {  // two blocks cover the window: a tap does not beat itself
-      if (top_bit(n) != level) return;
-      gap = (n - size) * axis.step * m, two = gap > 0;
-    } else {  // the bits of n, the lowest first, one block after another
-      if (!(n & size)) return;
-      i64 done = n & (size - 1);
-      in = in + done * axis.step * m, more = done > 0;
-    }
-    Folding<Law, ALL<Law>> all{law, axis, this->from, this->to, base, held, m, m, 0, block, phases, 1, 0, 0};
-    auto give = [&](To into, From blocks, i64 many, i64 stride) {
-      if (Law::overlaps)
-        all.across(into, blocks, many, two ? 2 : 1, gap, stride, 0, 0);
-      else
-        append(into, blocks, many, stride, !more);
+  // Windows of n taps, the first of which starts at `start`, the next ones `move` taps further on each; their results
+  // lie `to_row` apart.
+  template <class X, int MANY>
+  __attribute__((noinline)) void column(To to, From from, i64 n, i64 start, i64 move, i64 windows, i64 to_row) const {
+    constexpr i64 N = LANES<X>;
+    using S = State<X, PLANES>;
+    // taps are numbered along the axis; those in [low, high) are there
+    i64 k = floor_div(start, axis.step), origin = start - k * axis.step - base, hop = axis.step * row;
+    i64 low = -floor_div(origin, axis.step), high = -floor_div(origin - held, axis.step);
+    from = from + origin * row;
+    auto tap = [&](i64 i, S *s) INLINE_LAMBDA {
+      times<MANY, true>([&](int u) INLINE_LAMBDA {
+        s[u] = load<Law, READ, X>(from, i * hop + u * N);
+        law.tap(s[u], I(I(i) * I(tap_step)));
+      });
     };
-    if (axis.phases == 1 && m == 1) return give(out, in, count, axis.stride);
-    if (axis.phases == 1 && axis.stride == 1) return give(out, in, count * m, 1);
-    for (i64 q = 0; q < count; q++) give(out + q * axis.phases * m, in + q * axis.stride * m, m, 1);
-  }
-
-  void append(To to, From from, i64 n, i64 stride, bool first) const {
-    auto body = [&](auto kind, i64 j) INLINE_LAMBDA {
-      using X = decltype(kind);
-      auto b = load<Law, ALL<Law>, X>(from, j * stride);
-      if (!first) {
-        auto a = load<Law, ALL<Law>, X>(to, j);
-        law.merge(a, b);
-        b = a;
+    S back[MANY]{}, on[MANY]{}, s[MANY];
+    for (i64 w = 0; w < windows;) {
+      i64 first = floor_div(k, n) * n, end = first + n, there = least_of(end, high);  // the block that k lies in
+      i64 i = there - 1, lowest = k > low ? k : low;
+      if (i >= lowest) tap(i, back);
+      for (; i >= lowest; i--) {
+        times<MANY, true>([&](int u) INLINE_LAMBDA { save<Law, X>(block, (i - first) * COLUMN + u * N, back[u]); });
+        if (i == lowest) break;
+        tap(i - 1, s);
+        times<MANY, true>([&](int u) INLINE_LAMBDA {
+          law.merge(s[u], back[u]);
+          back[u] = s[u];
+        });
       }
-      save<Law, X>(to, j, b);
-    };
-    if (stride == 1) return each_once<T>(n, body);
-    for (i64 j = 0; j < n; j++) body(One<T>{}, j);
+      i64 next = end > low ? end : low, begun = next;  // of the block after it, [begun, next) are folded
+      for (; w < windows && k < end; w++, k += move, to = to + to_row) {
+        i64 last = least_of(k + n, high), from_here = k > low ? k : low;
+        bool ends = from_here < there;
+        for (; next < last; next++) {
+          if (next == begun) {
+            tap(next, on);
+            continue;
+          }
+          tap(next, s);
+          times<MANY, true>([&](int u) INLINE_LAMBDA { law.merge(on[u], s[u]); });
+        }
+        if (!ends && next == begun) {
+          for (int i = 0; i < PLANES; i++) std::memset(to.at[i], 0, sizeof(X) * MANY);
+          continue;
+        }
+        times<MANY, true>([&](int u) INLINE_LAMBDA {
+          S all = on[u];
+          if (ends) {
+            all = load<Law, ALL<Law>, X>(block, (from_here - first) * COLUMN + u * N);
+            if (next > begun) law.merge(all, on[u]);
+          }
+          law.tap(all, I(-I(k) * I(tap_step)));
+          save<Law, X>(to, u * N, all);
+        });
+      }
+    }
   }
 };
 

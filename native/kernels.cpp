@@ -13,6 +13,14 @@ namespace {
 // Which order of taps a plan asks for. Only the plainest is worth kernels for float, too; any other runs in double.
 bool plain_order(const Plan &p) { return p.ties != Ties::last && !p.ignore_nan; }
 
+// Blocks are summed from end to end: beyond some length float would lose too much.
+constexpr i64 LONGEST_BLOCK = 512;
+bool long_sums(const Plan &p) {
+  bool any = false;
+  for (int i = 0; i < p.rank; i++) any = any || (p.axes[i].blocks && p.axes[i].most_taps > LONGEST_BLOCK);
+  return any;
+}
+
 template <class T> Outcome find(Job &job, i64 unit, Arena &arena) {
   bool last = job.plan->ties == Ties::last;
   auto go = [&](auto law) { return winners(law, job, unit, arena); };
@@ -80,7 +88,7 @@ Outcome run(Job &job, i64 unit, Arena &arena) {
   Type type = follows ? job.moved : p.type;
   if (type <= Type::bf16) {
     bool finds = job.mode == Mode::winners || (p.law == Law::max && job.mode == Mode::forward && !plain_order(p));
-    bool in_double = type == Type::f64 || (finds && (wide || !plain_order(p)));
+    bool in_double = type == Type::f64 || (finds && (wide || !plain_order(p))) || (p.law == Law::sum && long_sums(p));
     return in_double ? real<double>(job, unit, arena) : real<float>(job, unit, arena);
   }
   if (p.law == Law::sum)

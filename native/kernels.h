@@ -18,10 +18,10 @@ struct Axis {
   i64 most_taps;                     // before clipping
   i64 lowest, highest;               // all that is read lies in [lowest, highest)
   i64 phases, stride, whole_from, whole_to;
-  bool slides;   // start[o] = o * stride - lo for every output
-  bool doubles;  // long windows that overlap: merge blocks of 2, 4, 8, ... positions rather than tap by tap
-  bool lines;    // long windows that hardly do: merge many taps side by side
-  bool gaps;     // some output reads nothing
+  bool slides;  // start[o] = o * stride - lo for every output
+  bool blocks;  // long windows that overlap: merge the ends of blocks rather than tap by tap
+  bool lines;   // long windows that hardly do: merge many taps side by side
+  bool gaps;    // some output reads nothing
   const i64 *first, *length, *start, *count, *taps;
 };
 

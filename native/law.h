@@ -61,14 +61,11 @@ struct Plain {
   static constexpr bool looks_at_x = true;       // whether the derivative depends on x
   static constexpr unsigned lifted = 1;          // planes that a tap brings along; the others begin as `constant`
   template <class S, class I> INLINE void tap(S &, I) const {}
-  // a tap that changes nothing, made of one that is there: merging it twice (overlaps), or with no weight
-  template <class T> static constexpr T idle(T, int /* plane */) { return 0; }
 };
 
 // The largest tap, the first of equals, NaN above all: the value alone. Any other order keeps the winner, too.
 template <class E> struct Select : Plain {
   using T = E;
-  static constexpr T idle(T there, int) { return there; }
   static constexpr int planes = 1;
   static constexpr bool overlaps = true, signs = is_float<T>, chooses = true, light = true,
                         hot = std::is_same_v<T, float> || sizeof(T) == 1;
@@ -96,7 +93,6 @@ template <class E> struct Select : Plain {
 // The largest tap and which one it is.
 template <class E, bool LAST, bool IGNORE> struct Winner : Plain {
   using T = E;
-  static constexpr T idle(T there, int) { return there; }
   static constexpr bool spares_reads = !LAST && !IGNORE, hot = spares_reads && std::is_same_v<T, float>;
   static constexpr int planes = 2;
   static constexpr bool overlaps = true, indexed = true, light = true;
@@ -119,7 +115,6 @@ template <class E, bool LAST, bool IGNORE> struct Winner : Plain {
 // The largest tap, and sums over all taps equal to it: their number, their tangents.
 template <class E, bool IGNORE, int PLANES> struct Share : Plain {
   using T = E;
-  static constexpr T idle(T there, int plane) { return plane == 0 ? there : 0; }
   static constexpr unsigned lifted = PLANES == 3 ? 5 : 1;
   using Turned = Share<T, !IGNORE, 2>;  // a tap wins where no reader's value is larger: the least value, reversed
   static constexpr int planes = PLANES;
@@ -143,7 +138,6 @@ template <class E, bool IGNORE, int PLANES> struct Share : Plain {
 
 template <class E, int PLANES> struct Add : Plain {
   using T = E;
-  static constexpr T idle(T, int) { return T(-0.0); }  // x + -0 is x, whatever the sign of a zero x
   static constexpr int planes = PLANES;
   static constexpr bool looks_at_x = false, light = true, hot = std::is_same_v<T, float>;
   static constexpr T constant[2] = {0, 0};
@@ -159,7 +153,6 @@ template <class E, int PLANES> struct Add : Plain {
 // what the lesser m's term is of the greater's; equals have the ratio 1, infinities too.
 template <class E, int PLANES, class Ratio, bool NANS_ARE_EQUAL = false> struct Relative : Plain {
   using T = E;
-  static constexpr T idle(T there, int plane) { return plane == 0 ? there : 0; }
   static constexpr unsigned lifted = PLANES == 3 ? 5 : 1;
   static constexpr int planes = PLANES;
   static constexpr T constant[3] = {0, 1, 1};

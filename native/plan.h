@@ -11,7 +11,7 @@
 namespace ndpool {
 
 constexpr i64 UNIT = 32768;  // elements of a unit of work: its scratch stays in the caches
-constexpr i64 DIRECT = 8;    // windows up to that many taps are never worth doubling
+constexpr i64 DIRECT = 8;    // windows up to that many taps are never worth cutting into blocks
 constexpr i64 LINE = 16;     // windows from that many taps on are worth merging side by side
 
 // The vectors of an axis, by output, one after another: first, length, start, count, taps.
@@ -67,10 +67,8 @@ struct OwnedAxis {
 
   // `moves`: positions that the window moves on for the next output, as the window alone says it
   void decide(i64 taps, i64 moves) {
-    i64 levels = 0;
-    while ((i64(1) << levels) < taps) levels++;
-    axis.doubles = taps > DIRECT && taps - 1 > levels * (moves + 1);
-    axis.lines = !axis.doubles && taps >= LINE && moves > 2;
+    axis.blocks = taps > DIRECT && taps - 1 > 2 * moves + 4;  // merges an output: each tap, or each position twice
+    axis.lines = !axis.blocks && taps >= LINE && moves > 2;
   }
 };
 

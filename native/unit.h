@@ -216,7 +216,7 @@ template <class Law> struct Passes {
       return false;
     const Axis &inner = axes[order[0]], &outer = axes[order[1]];
     if (sizes[order[1]] == 0) return false;  // a band that reads nothing
-    auto plain = [](const Axis &a) { return !a.doubles && !a.lines && a.phases == 1; };
+    auto plain = [](const Axis &a) { return !a.blocks && !a.lines && a.phases == 1; };
     i64 again = (outer.most_taps - outer.stride) * (2 * inner.most_taps + 1);
     return plain(inner) && plain(outer) && inner.stride <= 2 && inner.most_taps <= 3 + (inner.stride == 1) &&
            again <= outer.most_taps + 4;
@@ -246,9 +246,8 @@ template <class Law> struct Passes {
       bool final = (s == plan.rank - 1 && last.at[0]) || (s == 0 && fused);
       i64 n = step.before * step.inside * outputs(step.axis);
       if (!final) largest[s % 2] = most(largest[s % 2], n);
-      longest = most(longest, step.inside * Folding<Law, ALL<Law>>::block_rows(
-                                                axes[step.axis], step.axis == 0 ? part.from : 0,
-                                                step.axis == 0 ? part.to : axes[step.axis].outputs));
+      longest = most(longest, Folding<Law, ALL<Law>>::block_size(axes[step.axis], outputs(step.axis), sizes[step.axis],
+                                                                 step.inside));
       if (axes[step.axis].phases > 1) widest = most(widest, outputs(step.axis));
     });
     for (int t = 0; t < 2; t++)

@@ -176,16 +176,19 @@ template <class X> INLINE bool any(X mask) {
 }
 
 // a0 b0 a1 b1 ...
-template <class X, size_t... I> INLINE void interleave(Element<X> *p, X a, X b, std::index_sequence<I...>) {
+template <class X, size_t... I> INLINE void weave(X a, X b, X &low, X &high, std::index_sequence<I...>) {
   constexpr int N = LANES<X>;
-  save<X>(p, __builtin_shufflevector(a, b, (int(I) % 2 * N + int(I) / 2)...));
-  save<X>(p + N, __builtin_shufflevector(a, b, (int(I) % 2 * N + N / 2 + int(I) / 2)...));
+  low = __builtin_shufflevector(a, b, (int(I) % 2 * N + int(I) / 2)...);
+  high = __builtin_shufflevector(a, b, (int(I) % 2 * N + N / 2 + int(I) / 2)...);
 }
 template <class X> INLINE void interleave(Element<X> *p, X a, X b) {
-  if constexpr (LANES<X> == 1)
+  if constexpr (LANES<X> == 1) {
     p[0] = a, p[1] = b;
-  else
-    interleave<X>(p, a, b, std::make_index_sequence<LANES<X>>());
+  } else {
+    X low, high;
+    weave<X>(a, b, low, high, std::make_index_sequence<LANES<X>>());
+    save<X>(p, low), save<X>(p + LANES<X>, high);
+  }
 }
 
 // body(0), ..., body(N - 1): written out one after another, or as a loop
@@ -197,6 +200,40 @@ template <int N, bool WRITTEN_OUT, class Body> INLINE void times(Body body) {
 #pragma GCC unroll 1
     for (int i = 0; i < N; i++) body(i);
   }
+}
+
+// N vectors of N elements become those of their first elements, their second elements, ...: the vectors of the second
+// half move in between those of the first, log N times. All written out, so that they stay in registers.
+template <class X, int DONE = 1> INLINE void turn_square(X *v) {
+  constexpr int N = LANES<X>;
+  if constexpr (DONE < N) {
+    X w[N];
+    times<N / 2, true>([&](int i) INLINE_LAMBDA {
+      weave<X>(v[i], v[i + N / 2], w[2 * i], w[2 * i + 1], std::make_index_sequence<N>());
+    });
+    turn_square<X, 2 * DONE>(w);
+    times<N, true>([&](int i) INLINE_LAMBDA { v[i] = w[i]; });
+  }
+}
+
+// to[i * to_row + j] = from[j * row + i] for n rows of m elements
+template <class T> void turn_over(const T *from, i64 n, i64 m, i64 row, T *to, i64 to_row) {
+  using X = Vec<T>;
+  constexpr int N = LANES<X>;
+  i64 j = 0;
+  for (; j + N <= n; j += N) {
+    i64 i = 0;
+    for (; i + N <= m; i += N) {
+      X v[N];
+      times<N, true>([&](int k) INLINE_LAMBDA { v[k] = load<X>(from + (j + k) * row + i); });
+      turn_square<X>(v);
+      times<N, true>([&](int k) INLINE_LAMBDA { save<X>(to + (i + k) * to_row + j, v[k]); });
+    }
+    for (; i < m; i++)
+      for (int k = 0; k < N; k++) to[i * to_row + j + k] = from[(j + k) * row + i];
+  }
+  for (; j < n; j++)
+    for (i64 i = 0; i < m; i++) to[i * to_row + j] = from[j * row + i];
 }
 
 // body(X{}, j) for j = 0, LANES, ...; the last vector overlaps the one before it, so results must not be read again.

@@ -339,7 +339,9 @@ def test_array_operations_grow_with_the_logarithm_of_the_kernel() -> None:
 
 
 @pytest.mark.parametrize("engine", ["numpy", "native"], indirect=True)
-@pytest.mark.parametrize("op", [ndpool.AvgPool(8, 2), ndpool.AvgPool(12, 2), ndpool.SmoothMaxPool(9, 1, beta=2.0)])
+@pytest.mark.parametrize(
+    "op", [ndpool.AvgPool(8, 2), ndpool.MaxPool(12, 2), ndpool.MinPool(23, 1), ndpool.SmoothMaxPool(7, 1, beta=2.0)]
+)
 def test_a_window_gives_the_same_bits_in_any_batch_and_any_crop(engine: Engine, op: ndpool.Op) -> None:
     def pool(x: np.ndarray) -> np.ndarray:
         return engine.forward(op.window(x.shape), op.law, x)
@@ -349,3 +351,13 @@ def test_a_window_gives_the_same_bits_in_any_batch_and_any_crop(engine: Engine, 
     assert np.array_equal(whole[5], pool(x[5]))
     stride = op.stride or op.kernel_size
     assert np.array_equal(whole[:, 1:, 2:], pool(x[:, stride:, 2 * stride :]))
+
+
+@pytest.mark.parametrize("op", [ndpool.AvgPool(12, 2), ndpool.AvgPool(31, 1), ndpool.SmoothMaxPool(9, 1, beta=2.0)])
+def test_a_long_window_gives_the_same_bits_in_any_batch_and_layout(op: ndpool.Op) -> None:
+    x = np.random.default_rng(0).normal(size=(64, 36, 36)).astype(np.float32)
+    whole = op(x)
+    assert np.array_equal(whole[5], op(x[5]))
+    assert np.array_equal(whole, op(np.asfortranarray(x)))
+    stride = op.stride or op.kernel_size
+    np.testing.assert_allclose(op(x[:, stride:, 2 * stride :]), whole[:, 1:, 2:], rtol=1e-5, atol=1e-6)
