@@ -62,6 +62,13 @@ template <class Law, unsigned READ> struct Folding {
   To block;                        // scratch for long windows: `block_size` elements a plane
   T *phases;                       // scratch for phases: a row of outputs
   i64 pieces, from_step, to_step;  // how many such inputs, and how far apart they and their outputs lie
+  T over = 1;                      // what results are divided by, if the law divides
+
+  template <class X> INLINE void give(const To &to, i64 at, State<X, PLANES> s) const {
+    if constexpr (Law::divides)
+      if (over != 1) s.at[0] = s.at[0] / over;
+    save<Law, X>(to, at, s);
+  }
 
   // The taps of a vector of outputs that lie STRIDE apart: from `at` on, every `gap`-th. TAPS: how many, if that is
   // fixed; then they are neighbours.
@@ -111,7 +118,7 @@ template <class Law, unsigned READ> struct Folding {
   template <int STRIDE> void across(To to, From from, i64 n, i64 taps, i64 gap, i64 stride, I bias, I step) const {
     auto body = [&](auto kind, i64 j) INLINE_LAMBDA {
       using X = decltype(kind);
-      save<Law, X>(to, j, along<X, STRIDE, 0>(from, j * stride, taps, gap, bias, step));
+      give<X>(to, j, along<X, STRIDE, 0>(from, j * stride, taps, gap, bias, step));
     };
     if (STRIDE == 0 || n == 1)
       for (i64 piece = 0; piece < pieces; piece++, to = to + to_step, from = from + from_step)
@@ -156,7 +163,9 @@ template <class Law, unsigned READ> struct Folding {
           for (i64 r = 1; r < rows; r++)
             law.merge(s, along<X, 0, 0>(top, axis.first[j] + r * gap, axis.length[j], axis.step,
                                         I(bias + I(r) * I(outer_step)), step));
-          for (int i = 0; i < PLANES; i++) to.at[i][j] = s.at[i][0];
+          State<One<T>, PLANES> one;
+          for (int i = 0; i < PLANES; i++) one.at[i] = s.at[i][0];
+          give<One<T>>(to, j, one);
         };
         for (i64 j = 0; j < a; j++) single(j);
         if (a < b) {
@@ -169,7 +178,7 @@ template <class Law, unsigned READ> struct Folding {
             for (i64 r = 1; r < rows; r++)
               law.merge(
                   s, along<X, STRIDE, TAPS>(top, at + r * gap, many, axis.step, I(bias + I(r) * I(outer_step)), step));
-            save<Law, X>(to, a + j, s);
+            give<X>(to, a + j, s);
           });
         }
         for (i64 j = b; j < width; j++) single(j);
@@ -187,8 +196,13 @@ template <class Law, unsigned READ> struct Folding {
     std::integral_constant<int, 1> one;
     std::integral_constant<int, 2> two;
     std::integral_constant<int, 3> three;
-    if (axis.stride != 2)
+    std::integral_constant<int, 4> four;
+    if (axis.stride == 1)
       go(one, any);
+    else if (axis.stride == 3)
+      go(three, any);
+    else if (axis.stride == 4)
+      go(four, any);
     else if (taps == 2)
       go(two, two);
     else if (taps == 3)
@@ -240,7 +254,7 @@ template <class Law, unsigned READ> struct Folding {
                               : n <= LONGEST ? abreast<MANY>(from, n, bias)
                                              : longest_line(from, n, bias);
     if constexpr (Law::signs) law.settle(s, from.at[0], n, 1);
-    save<Law, One<T>>(to, 0, s);
+    give<One<T>>(to, 0, s);
   }
 
   State<One<T>, PLANES> longest_line(From from, i64 n, I bias) const {
@@ -379,7 +393,7 @@ template <class Law, unsigned READ> struct Folding {
       using X = decltype(kind);
       auto s = load<Law, ALL<Law>, X>(block, j);
       if constexpr (Law::signs) law.settle(s, from.at[0] + j, n, gap);
-      save<Law, X>(to, j, s);
+      give<X>(to, j, s);
     });
   }
   static i64 least_of(i64 a, i64 b) { return a < b ? a : b; }
@@ -407,20 +421,36 @@ template <class Law, unsigned READ> struct Folding {
   // ----------------------------------------------------------------------------------------------
 
   void run(To to, From from) const {
+    Folding one = *this;
+    one.pieces = 1;
     bool dealt = axis.phases > 1 && m == 1 && this->to - this->from >= DEALT;
-    if (axis.blocks) return blocks(to, from);
-    if (dealt) {  // these need scratch: one piece at a time
-      Folding one = *this;
-      one.pieces = 1;
-      for (i64 piece = 0; piece < pieces; piece++, to = to + to_step, from = from + from_step)
-        one.window_by_window(to, from);
-      return;
-    }
-    bool all_alike = axis.size == 1 && m == 1 && !axis.gaps && !Law::indexed;
-    all_alike ? repeat(to, from) : window_by_window(to, from);
+    if (axis.size == 1 && m == 1 && !axis.gaps && !Law::indexed)
+      repeat(to, from);
+    else if (m == 1 && (axis.turns || axis.blocks) && pieces >= LANES<Vec<T>>)
+      turned(to, from);
+    else if (dealt || axis.blocks)  // these need scratch: one piece at a time
+      for (i64 piece = 0; piece < pieces; piece++, to = to + to_step, from = from + from_step) one.alone(to, from);
+    else
+      window_by_window(to, from);
   }
+  void alone(To to, From from) const { axis.blocks ? columns(to, from) : window_by_window(to, from); }
 
-  static constexpr i64 DEALT = 48;  // outputs from which on phases are worth rows of their own
+  // Rows that lie side by side are columns once they are turned; the last of them perhaps twice.
+  void turned(To to, From from) const {
+    i64 outputs = this->to - this->from, many;
+    To in = block + COLUMN * axis.most_taps, out = in + COLUMN * held;
+    for (i64 piece = 0; piece < pieces; piece += many) {
+      many = piece + COLUMN <= pieces ? COLUMN : LANES<Vec<T>>;
+      if (piece + many > pieces) piece = pieces - many;
+      for (int i = 0; i < PLANES; i++)
+        if (READ >> i & 1) turn_over<T>(from.at[i] + piece * from_step, many, held, from_step, in.at[i], many);
+      Folding columns = *this;
+      columns.m = columns.row = many, columns.pieces = 1;
+      columns.alone(out, in);
+      for (int i = 0; i < PLANES; i++)
+        turn_over<T>(out.at[i], outputs, many, many, to.at[i] + piece * to_step, to_step);
+    }
+  }
 
   void window_by_window(To to, From from) const {
     i64 a = clamp(axis.whole_from), b = clamp(axis.whole_to);
@@ -445,8 +475,7 @@ template <class Law, unsigned READ> struct Folding {
     for (i64 piece = 0; piece < pieces; piece++, to = to + to_step, from = from + from_step)
       each_vector<T, Law::light>(n, [&](auto kind, i64 j) INLINE_LAMBDA {
         using X = decltype(kind);
-        auto one = load<Law, READ, One<T>>(from, 0);
-        for (int i = 0; i < PLANES; i++) save<X>(to.at[i] + j, splat<X>(one.at[i]));
+        give<X>(to, j, load<Law, READ, X, 0>(from, 0));
       });
   }
 
@@ -496,32 +525,8 @@ template <class Law, unsigned READ> struct Folding {
   // Elements that scratch must hold to fold `outputs` of an axis from `held` positions with m elements inside.
   static i64 block_size(const Axis &axis, i64 outputs, i64 held, i64 m) {
     if (axis.lines) return m * rows_of_block(axis.most_taps);
-    return axis.blocks ? COLUMN * (axis.most_taps + (m == 1 ? held + outputs : 0)) : 0;
-  }
-
-  void blocks(To to, From from) const {
-    constexpr i64 N = LANES<Vec<T>>;
-    Folding one = *this;
-    one.pieces = 1;
-    if (m > 1 || pieces < N)
-      for (i64 piece = 0; piece < pieces; piece++) one.columns(to + piece * to_step, from + piece * from_step);
-    else  // rows that lie side by side are columns once they are turned; the last of them perhaps twice
-      for (i64 piece = 0, many; piece < pieces; piece += many) {
-        many = piece + COLUMN <= pieces ? COLUMN : N;
-        if (piece + many > pieces) piece = pieces - many;
-        one.turned(to + piece * to_step, from + piece * from_step, many, from_step, to_step);
-      }
-  }
-
-  void turned(To to, From from, i64 many, i64 from_step, i64 to_step) const {
-    i64 outputs = this->to - this->from;
-    Folding turned = *this;
-    turned.m = turned.row = many;
-    To in = block + COLUMN * axis.most_taps, out = in + COLUMN * held;
-    for (int i = 0; i < PLANES; i++)
-      if (READ >> i & 1) turn_over<T>(from.at[i], many, held, from_step, in.at[i], many);
-    turned.columns(out, in);
-    for (int i = 0; i < PLANES; i++) turn_over<T>(out.at[i], outputs, many, many, to.at[i], to_step);
+    i64 turned = m == 1 && (axis.turns || axis.blocks) ? held + outputs : 0;
+    return COLUMN * (axis.blocks || turned ? axis.most_taps + turned : 0);
   }
 
   void columns(To to, From from) const {
@@ -597,7 +602,7 @@ template <class Law, unsigned READ> struct Folding {
             if (next > begun) law.merge(all, on[u]);
           }
           law.tap(all, I(-I(k) * I(tap_step)));
-          save<Law, X>(to, u * N, all);
+          give<X>(to, u * N, all);
         });
       }
     }

@@ -10,6 +10,8 @@ namespace ndpool {
 
 using i64 = int64_t;
 
+constexpr i64 DEALT = 48;  // outputs from which on the phases of a row are worth rows of their own
+
 // Output o reads first[o], first[o] + step, ...: length[o] positions of [0, size). Without clipping it would begin at
 // start[o] and read taps[o]. It counts count[o] positions. Between `whole_from` and `whole_to` windows repeat: output
 // q * phases + r reads the same number of positions for every q, and `stride` further on for the next q.
@@ -21,6 +23,7 @@ struct Axis {
   bool slides;  // start[o] = o * stride - lo for every output
   bool blocks;  // long windows that overlap: merge the ends of blocks rather than tap by tap
   bool lines;   // long windows that hardly do: merge many taps side by side
+  bool turns;   // rows are better folded as columns: many of their outputs are unlike their neighbours
   bool gaps;    // some output reads nothing
   const i64 *first, *length, *start, *count, *taps;
 };

@@ -56,6 +56,7 @@ struct Plain {
   static constexpr bool spares_reads = false;    // whether constant planes are worth a loop that does not read them
   static constexpr bool signs = false;           // whether equal values may differ in sign
   static constexpr bool chooses = false;         // whether the state is the value
+  static constexpr bool divides = false;         // whether the value is the state over a number
   static constexpr bool lifts = false;           // whether the state of a tap is more than x and dx
   static constexpr bool counts_padding = false;  // whether zeros change the state
   static constexpr bool looks_at_x = true;       // whether the derivative depends on x
@@ -139,7 +140,7 @@ template <class E, bool IGNORE, int PLANES> struct Share : Plain {
 template <class E, int PLANES> struct Add : Plain {
   using T = E;
   static constexpr int planes = PLANES;
-  static constexpr bool looks_at_x = false, light = true, hot = std::is_same_v<T, float>;
+  static constexpr bool looks_at_x = false, light = true, hot = std::is_same_v<T, float>, divides = is_float<T>;
   static constexpr T constant[2] = {0, 0};
   template <class X> INLINE void merge(State<X, PLANES> &a, const State<X, PLANES> &b) const {
     for (int i = 0; i < PLANES; i++) a.at[i] += b.at[i];

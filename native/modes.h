@@ -155,15 +155,23 @@ template <class Law> Outcome forward(const Law &law, Job &job, i64 unit, Arena &
   Passes<Law> passes(law, p, false, of);
   i64 size = size_of(p.type);
   char *y = job.y.data + dense_offset(p, of, false) * size;
-  bool in_place = Law::chooses && as_they_are<T>(p.type, p.flip);
+  T divisor = T(p.mean ? p.divisor : 1);
+  bool done = Law::chooses;  // whether states are values
+  if constexpr (Law::divides) {
+    i64 count = 1;
+    for (int i = 0; i < p.rank; i++) count *= p.axes[i].count[0];
+    done = (divisor != 0 || (p.even && count > 0)) && passes.can_divide();
+    if (done) passes.over = divisor != 0 ? divisor : T(count);
+  }
+  bool in_place = done && as_they_are<T>(p.type, p.flip);
   if (in_place) passes.last.at[0] = reinterpret_cast<T *>(y);
   auto states = fold(law, passes, job, scratch);
   if (scratch.failed) return Outcome::no_memory;
   if (!in_place) {
-    if constexpr (!Law::chooses) {
+    if (!done) {
       Inner<T> inner(p, of, scratch);
       if (scratch.failed) return Outcome::no_memory;
-      T divisor = T(p.mean ? p.divisor : 1), *to = states.at[0];
+      T *to = states.at[0];
       if (as_they_are<T>(p.type, p.flip)) to = reinterpret_cast<T *>(y), in_place = true;
       each_result<Law::counts_padding, T>(
           p, of, passes.results(), inner, [&](auto kind, i64 at, auto counts, auto taps) INLINE_LAMBDA {

@@ -12,6 +12,7 @@ namespace ndpool {
 
 constexpr i64 UNIT = 32768;  // elements of a unit of work: its scratch stays in the caches
 constexpr i64 DIRECT = 8;    // windows up to that many taps are never worth cutting into blocks
+constexpr i64 EDGES = 8;     // rows of which more than one output in so many is at an end are better turned
 constexpr i64 LINE = 16;     // windows from that many taps on are worth merging side by side
 
 // The vectors of an axis, by output, one after another: first, length, start, count, taps.
@@ -69,6 +70,9 @@ struct OwnedAxis {
   void decide(i64 taps, i64 moves) {
     axis.blocks = taps > DIRECT && taps - 1 > 2 * moves + 4;  // merges an output: each tap, or each position twice
     axis.lines = !axis.blocks && taps >= LINE && moves > 2;
+    i64 unlike = axis.outputs - (axis.whole_to - axis.whole_from);
+    bool phased = axis.phases > 2 || (axis.phases == 2 && axis.outputs < DEALT);
+    axis.turns = !axis.lines && axis.outputs > 1 && (phased || unlike * EDGES > axis.outputs);
   }
 };
 

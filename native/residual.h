@@ -318,7 +318,7 @@ template <class T> struct Spreading {
   }
 
  private:
-  static constexpr i64 PHASES = 4;
+  static constexpr i64 PHASES = 2;
   static constexpr int KINDS = 16;  // of rows along the last axis across them; the last kind is any other
   uint8_t *kinds = nullptr;         // by row
   i64 *bases = nullptr;             // where its first reader lies, by row

@@ -191,7 +191,8 @@ template <class Law> struct Passes {
   const int32_t *order;    // of the folds
   To rooms[2]{}, block{};
   T *phases;
-  To last;  // where the result goes, if not into a room
+  To last;     // where the result goes, if not into a room
+  T over = 1;  // what the last fold divides by
 
   Passes(const Law &l, const Plan &p, bool back, Part of) : law(l), plan(p), axes(back ? p.readers : p.axes), part(of) {
     order = back ? p.order_back : p.order;
@@ -218,8 +219,8 @@ template <class Law> struct Passes {
     if (sizes[order[1]] == 0) return false;  // a band that reads nothing
     auto plain = [](const Axis &a) { return !a.blocks && !a.lines && a.phases == 1; };
     i64 again = (outer.most_taps - outer.stride) * (2 * inner.most_taps + 1);
-    return plain(inner) && plain(outer) && inner.stride <= 2 && inner.most_taps <= 3 + (inner.stride == 1) &&
-           again <= outer.most_taps + 4;
+    return plain(inner) && plain(outer) && !inner.turns && inner.stride <= 4 &&
+           inner.most_taps <= 3 + (inner.stride != 2) && again <= outer.most_taps + 4;
   }
 
   // A fold in its turn: an axis with `before` places outside and `inside` elements inside it.
@@ -256,6 +257,9 @@ template <class Law> struct Passes {
     phases = widest ? scratch.take<T>(widest * PLANES) : nullptr;
   }
 
+  // Whether the last fold can divide as it goes.
+  bool can_divide() const { return axes[order[plan.rank - 1]].most_taps <= Folding<Law, ALL<Law>>::LONGEST; }
+
   // `pieces` inputs of a step, `from_step` elements apart
   template <unsigned READ> void pass(const Step &step, To to, From from, i64 row, i64 pieces, i64 from_step) const {
     int i = step.axis;
@@ -272,7 +276,8 @@ template <class Law> struct Passes {
                        phases,
                        pieces,
                        from_step,
-                       outputs(i) * step.inside}
+                       outputs(i) * step.inside,
+                       i == order[plan.rank - 1] ? over : T(1)}
         .run(to, from);
   }
 
@@ -304,7 +309,8 @@ template <class Law> struct Passes {
                                phases,
                                planes,
                                sizes[i] * distance,
-                               (end - begin) * inner.outputs}
+                               (end - begin) * inner.outputs,
+                               plan.rank == 2 ? over : T(1)}
                 .planes(next, input, axes[i], begin, end, i == 0 ? span.first : 0, distance, plan.tap_steps[i]);
             next = next + planes * (end - begin) * inner.outputs;
           });

@@ -123,10 +123,19 @@ template <class X> INLINE X widened(const uint8_t *p) {
     return widened<X>(load<typename VectorOf<uint8_t, LANES<X>>::type>(p));
 }
 
-// p[0], p[2], p[4], ...: the even elements from p, then the odd ones of a load that ends at the last element needed
-template <class X, size_t... I> INLINE X every_second(const Element<X> *p, std::index_sequence<I...>) {
-  X a = load<X>(p), b = load<X>(p + LANES<X> - 1);
-  return __builtin_shufflevector(a, b, (2 * I < LANES<X> ? 2 * int(I) : 2 * int(I) + 1)...);
+// p[0], p[STRIDE], p[2 STRIDE], ...: from STRIDE vectors, the last of which ends at the last element needed
+template <class X, int STRIDE, int VECTOR, size_t... I>
+INLINE X every(const Element<X> *p, X found, std::index_sequence<I...> lanes) {
+  constexpr int N = LANES<X>, LAST = (N - 1) * STRIDE + 1 - N, AT = VECTOR * N < LAST ? VECTOR * N : LAST;
+  X next = load<X>(p + AT);
+  if constexpr (VECTOR == 0) found = next;
+  // lane I is element I * STRIDE of the first vector that holds it
+  found = __builtin_shufflevector(
+      found, next, (int(I) * STRIDE >= VECTOR * N && int(I) * STRIDE < AT + N ? N + int(I) * STRIDE - AT : int(I))...);
+  if constexpr (VECTOR + 1 < STRIDE)
+    return every<X, STRIDE, VECTOR + 1>(p, found, lanes);
+  else
+    return found;
 }
 
 // p[0], p[2], ... and p[1], p[3], ...
@@ -154,14 +163,14 @@ template <class X> INLINE Half<X> halve(X v, int upper) {
   return halve<X>(v, upper, std::make_index_sequence<LANES<X> / 2>());
 }
 
-// p[0], p[STRIDE], ...: only strides 0, 1 and 2 are read as vectors
+// p[0], p[STRIDE], ...; stride 0 is the same element in all lanes
 template <class X, int STRIDE> INLINE X load(const Element<X> *p) {
   if constexpr (STRIDE == 0)
     return splat<X>(*p);
-  else if constexpr (STRIDE == 2 && LANES<X> > 1)
-    return every_second<X>(p, std::make_index_sequence<LANES<X>>());
-  else
+  else if constexpr (STRIDE == 1 || LANES<X> == 1)
     return load<X>(p);
+  else
+    return every<X, STRIDE, 0>(p, X{}, std::make_index_sequence<LANES<X>>());
 }
 
 template <class X> INLINE bool any(X mask) {
@@ -216,23 +225,23 @@ template <class X, int DONE = 1> INLINE void turn_square(X *v) {
   }
 }
 
-// to[i * to_row + j] = from[j * row + i] for n rows of m elements
-template <class T> void turn_over(const T *from, i64 n, i64 m, i64 row, T *to, i64 to_row) {
-  using X = Vec<T>;
+// to[i * to_row + j] = from[j * row + i] for n rows of m elements, in squares; the last ones overlap those before
+template <class X, class T> void turn_squares(const T *from, i64 n, i64 m, i64 row, T *to, i64 to_row) {
   constexpr int N = LANES<X>;
-  i64 j = 0;
-  for (; j + N <= n; j += N) {
-    i64 i = 0;
-    for (; i + N <= m; i += N) {
+  for (i64 next = 0; next < n; next += N)
+    for (i64 on = 0; on < m; on += N) {
+      i64 j = next + N <= n ? next : n - N, i = on + N <= m ? on : m - N;
       X v[N];
       times<N, true>([&](int k) INLINE_LAMBDA { v[k] = load<X>(from + (j + k) * row + i); });
       turn_square<X>(v);
       times<N, true>([&](int k) INLINE_LAMBDA { save<X>(to + (i + k) * to_row + j, v[k]); });
     }
-    for (; i < m; i++)
-      for (int k = 0; k < N; k++) to[i * to_row + j + k] = from[(j + k) * row + i];
-  }
-  for (; j < n; j++)
+}
+template <class T> void turn_over(const T *from, i64 n, i64 m, i64 row, T *to, i64 to_row) {
+  i64 shorter = n < m ? n : m;
+  if (shorter >= LANES<Vec<T>>) return turn_squares<Vec<T>>(from, n, m, row, to, to_row);
+  if (shorter >= LANES<Small<T>>) return turn_squares<Small<T>>(from, n, m, row, to, to_row);
+  for (i64 j = 0; j < n; j++)
     for (i64 i = 0; i < m; i++) to[i * to_row + j] = from[j * row + i];
 }
 
