@@ -224,7 +224,13 @@ template <class Law, unsigned READ> struct Folding {
     From taps = from + (axis.first[o] - base) * row;
     I step = I(tap_step);
     if (axis.lines) {
-      for (i64 piece = 0; piece < pieces; piece++, to = to + to_step, taps = taps + from_step)
+      i64 piece = 0;
+      if constexpr (Law::light && PLANES == 1)
+        if (m == 1 && axis.step == 1 && axis.length[o] >= ABREAST && axis.length[o] < LONG)
+          for (constexpr i64 N = LANES<Vec<T>>; piece + N < pieces;
+               piece += N, to = to + N * to_step, taps = taps + N * from_step)
+            line_by_line(to, taps, axis.length[o]);
+      for (; piece < pieces; piece++, to = to + to_step, taps = taps + from_step)
         m == 1 && axis.step == 1 ? line(to, taps, axis.length[o], I(skipped(o) * step))
                                  : lines(to, taps, axis.length[o], I(skipped(o) * step));
       return;
@@ -268,10 +274,61 @@ template <class Law, unsigned READ> struct Folding {
     return a;
   }
 
+  // The first merges of n taps of one plane, down to a vector. What is left over after whole vectors goes on in the
+  // same lanes; those that get nothing stay as they are. READS_ON: whether a vector may be read from the last tap on.
+  template <int SIDE, bool READS_ON> INLINE State<Vec<T>, 1> side_by_side(From from, i64 n) const {
+    using X = Vec<T>;
+    constexpr int N = LANES<X>, WAYS = SIDE / N;
+    constexpr bool WRITTEN_OUT = WAYS <= 8;
+    auto fetch = [&](i64 t) INLINE_LAMBDA { return load<Law, READ, X>(from, t); };
+    State<X, 1> acc[WAYS];
+    times<WAYS, WRITTEN_OUT>([&](int w) INLINE_LAMBDA { acc[w] = fetch(w * N); });
+    i64 done = SIDE;
+    for (; done + SIDE <= n; done += SIDE)
+      times<WAYS, WRITTEN_OUT>([&](int w) INLINE_LAMBDA { law.merge(acc[w], fetch(done + w * N)); });
+    for (int w = 0; w < WAYS && done + w * N < n; w++) {
+      i64 left = n - done - w * N;
+      X rest, idle = Law::overlaps ? acc[w].at[0] : splat<X>(T(-0.0));  // x + -0 is x, even if x is -0
+      if (left >= N) {
+        rest = fetch(done + w * N).at[0];
+      } else if constexpr (READS_ON) {
+        rest = choose<X>(iota<X>() < I(left), fetch(done + w * N).at[0], idle);
+      } else {
+        T some[N];
+        save<X>(some, idle);
+        for (i64 i = 0; i < left; i++) some[i] = from.at[0][done + w * N + i];
+        rest = load<X>(some);
+      }
+      law.merge(acc[w], State<X, 1>{{rest}});
+    }
+    times<WAYS - 1, WRITTEN_OUT>([&](int i) INLINE_LAMBDA { join_pair(acc, i, WAYS); });
+    return acc[0];
+  }
+
+  // As many lines as a vector has lanes, and one more: once they are turned, their last merges are those of vectors.
+  void line_by_line(To to, From from, i64 n) const {
+    using X = Vec<T>;
+    constexpr int N = LANES<X>;
+    X v[N];
+    for (int k = 0; k < N; k++) v[k] = side_by_side<ABREAST, true>(from + k * from_step, n).at[0];
+    turn_square<X>(v);
+    times<N - 1, true>([&](int i) INLINE_LAMBDA { join_pair(reinterpret_cast<State<X, 1> *>(v), i, N); });
+    T results[N];
+    To here{};
+    here.at[0] = results;
+    give<X>(here, 0, State<X, 1>{{v[0]}});
+    for (int k = 0; k < N; k++) {
+      State<One<T>, 1> s{{results[k]}};
+      if constexpr (Law::signs) law.settle(s, from.at[0] + k * from_step, n, 1);
+      to.at[0][k * to_step] = s.at[0];
+    }
+  }
+
   template <int SIDE> State<One<T>, PLANES> abreast(From from, i64 n, I bias) const {
     using X = Vec<T>;
     constexpr int N = LANES<X>, WAYS = SIDE / N;
     constexpr bool WRITTEN_OUT = Law::light && WAYS <= 8;
+    if constexpr (Law::light && PLANES == 1) return one_lane(side_by_side<SIDE, false>(from, n));
     Ints<X> index;
     for (int i = 0; i < N; i++) index[i] = I(I(i) * I(tap_step));
     auto fetch = [&](i64 t) INLINE_LAMBDA {
@@ -284,21 +341,6 @@ template <class Law, unsigned READ> struct Folding {
     i64 done = SIDE;
     for (; done + SIDE <= n; done += SIDE)
       times<WAYS, WRITTEN_OUT>([&](int w) INLINE_LAMBDA { law.merge(acc[w], fetch(done + w * N)); });
-    if constexpr (Law::light && PLANES == 1) {  // the rest goes on in the same lanes; those that get nothing stay idle
-      for (int w = 0; w < WAYS && done + w * N < n; w++) {
-        i64 left = n - done - w * N;
-        if (left >= N) {
-          law.merge(acc[w], fetch(done + w * N));
-          continue;
-        }
-        T some[N];
-        save<X>(some, Law::overlaps ? acc[w].at[0] : splat<X>(T(-0.0)));  // x + -0 is x, even if x is -0
-        for (i64 i = 0; i < left; i++) some[i] = from.at[0][done + w * N + i];
-        law.merge(acc[w], State<X, PLANES>{{load<X>(some)}});
-      }
-      times<WAYS - 1, WRITTEN_OUT>([&](int i) INLINE_LAMBDA { join_pair(acc, i, WAYS); });
-      return one_lane(acc[0]);
-    }
     alignas(64) T room[PLANES][SIDE];
     To side;
     for (int i = 0; i < PLANES; i++) side.at[i] = room[i];
@@ -364,7 +406,7 @@ template <class Law, unsigned READ> struct Folding {
   // The same for m elements side by side: the same states meet in the same order, row after row as they lie in memory.
   void lines(To to, From from, i64 n, I bias) const {
     if (n > LONGEST) return longest_lines(to, from, n, bias, 0);
-    i64 most = side_by_side(n), width = n < most ? n : most, gap = axis.step * row;
+    i64 most = kept(n), width = n < most ? n : most, gap = axis.step * row;
     for (i64 t = 0; t < width; t++)
       each_vector<T>(m, [&](auto kind, i64 j) INLINE_LAMBDA {
         using X = decltype(kind);
@@ -410,7 +452,7 @@ template <class Law, unsigned READ> struct Folding {
       save<Law, X>(to, j, a);
     });
   }
-  static i64 side_by_side(i64 n) { return n < LONG ? ABREAST : MANY; }
+  static i64 kept(i64 n) { return n < LONG ? ABREAST : MANY; }
   static i64 rows_of_block(i64 taps) {
     i64 rows = MANY;
     for (; taps > LONGEST / 2; taps /= 2) rows++;  // one for each halving

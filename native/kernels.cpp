@@ -35,7 +35,7 @@ template <class T> Outcome find(Job &job, i64 unit, Arena &arena) {
 }
 
 template <class T> Outcome smooth(Job &job, i64 unit, Arena &arena) {
-  ExpRatio<T> ratio{T(job.plan->parameter)};
+  ExpRatio<T> ratio(job.plan->parameter);
   if (job.mode == Mode::push) return push(SmoothMax<T, 3>{{{}, ratio}}, job, unit, arena);
   SmoothMax<T, 2> law{{{}, ratio}};
   return job.mode == Mode::pull ? pull(law, job, unit, arena) : forward(law, job, unit, arena);
@@ -91,6 +91,7 @@ Outcome run(Job &job, i64 unit, Arena &arena) {
     bool in_double = type == Type::f64 || (finds && (wide || !plain_order(p))) || (p.law == Law::sum && long_sums(p));
     return in_double ? real<double>(job, unit, arena) : real<float>(job, unit, arena);
   }
+  if (p.law == Law::sum && fits_short_sum(p)) return short_sum(job, unit, arena);
   if (p.law == Law::sum)
     return size_of(type) == 8 ? integer_sum<2>(job, unit, arena) : integer_sum<1>(job, unit, arena);
   if (job.mode == Mode::winners) return find<int64_t>(job, unit, arena);

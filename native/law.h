@@ -140,7 +140,7 @@ template <class E, bool IGNORE, int PLANES> struct Share : Plain {
 template <class E, int PLANES> struct Add : Plain {
   using T = E;
   static constexpr int planes = PLANES;
-  static constexpr bool looks_at_x = false, light = true, hot = std::is_same_v<T, float>, divides = is_float<T>;
+  static constexpr bool looks_at_x = false, light = true, hot = sizeof(T) == 4, divides = is_float<T>;
   static constexpr T constant[2] = {0, 0};
   template <class X> INLINE void merge(State<X, PLANES> &a, const State<X, PLANES> &b) const {
     for (int i = 0; i < PLANES; i++) a.at[i] += b.at[i];
@@ -168,16 +168,14 @@ template <class E, int PLANES, class Ratio, bool NANS_ARE_EQUAL = false> struct 
 
  private:
   template <class X> INLINE void merge_near(State<X, PLANES> &a, const State<X, PLANES> &b) const {
-    Ints<X> later = b.at[0] > a.at[0];  // a NaN makes the ratio, and with it the sum, a NaN
-    X most = choose<X>(later, b.at[0], a.at[0]), least = choose<X>(later, a.at[0], b.at[0]);
-    X by[3];
-    ratio.template of<X, PLANES>(least, most, by);
+    Ints<X> later = b.at[0] > a.at[0];
+    X most = larger<X>(b.at[0], a.at[0]), least = smaller<X>(a.at[0], b.at[0]);  // a NaN is one of them
     Ints<X> equal = least == most;
     if constexpr (NANS_ARE_EQUAL) equal |= is_nan(least) & is_nan(most);
-    for (int i = 1; i < PLANES; i++) {
-      X one = choose<X>(equal, splat<X>(1), by[i]);
-      a.at[i] = choose<X>(later, b.at[i], a.at[i]) + choose<X>(later, a.at[i], b.at[i]) * one;
-    }
+    X by[3];
+    ratio.template of<X, PLANES>(least, most, equal, by);  // of a NaN and a number it is a NaN, and so is the sum
+    for (int i = 1; i < PLANES; i++)
+      a.at[i] = choose<X>(later, b.at[i], a.at[i]) + choose<X>(later, a.at[i], b.at[i]) * by[i];
     a.at[0] = most;
   }
   template <class X> __attribute__((noinline)) void merge_far(State<X, PLANES> &a, const State<X, PLANES> &b) const {
@@ -187,9 +185,13 @@ template <class E, int PLANES, class Ratio, bool NANS_ARE_EQUAL = false> struct 
 
 template <class T> struct ExpRatio {
   static constexpr bool near = sizeof(T) == 4;  // whether a merge is worth a copy wherever one is made
-  T beta;
-  template <class X, int PLANES> INLINE void of(X least, X most, X *by) const {
-    by[1] = by[2] = exp_negative<X>((least - most) * beta);
+  T octaves, inverse;                           // beta in powers of two; 1 / beta
+  explicit ExpRatio(double beta) : inverse(T(1 / beta)) {
+    constexpr double most = sizeof(T) == 4 ? 3.4e38 : 1.7e308;
+    octaves = T(beta < most / LOG2_E ? beta * LOG2_E : most);
+  }
+  template <class X, int PLANES> INLINE void of(X least, X most, Ints<X> equal, X *by) const {
+    by[1] = by[2] = power_of_two<X>(choose<X>(equal, X{}, least - most) * octaves);
   }
 };
 
@@ -205,14 +207,14 @@ template <class E, int PLANES> struct SmoothMax : Relative<E, PLANES, ExpRatio<E
     return s;
   }
   template <class X> INLINE X value(const State<X, PLANES> &s, X) const {
-    return s.at[0] + log_positive<X>(s.at[1]) / this->ratio.beta;
+    return s.at[0] + log_positive<X>(s.at[1]) * this->ratio.inverse;
   }
   template <class X> INLINE X tangent(const State<X, PLANES> &s) const { return s.at[2] / s.at[1]; }
   template <class X> INLINE State<X, 2> turn(const State<X, 2> &s, X dy) const { return {-s.at[0], dy / s.at[1]}; }
   template <class X> INLINE X land(const State<X, 2> &s, X x) const {
     X m = -s.at[0];  // at or above x
-    return s.at[1] *
-           choose<X>((x == m) | (is_nan(x) & is_nan(m)), splat<X>(1), exp_negative<X>((x - m) * this->ratio.beta));
+    X below = choose<X>((x == m) | (is_nan(x) & is_nan(m)), X{}, x - m);
+    return s.at[1] * power_of_two<X>(below * this->ratio.octaves);
   }
 };
 
@@ -223,7 +225,7 @@ template <class X> INLINE X power(X q, Element<X> p) {
   if (p == 1) return q;
   if (p == 2) return q * q;
   X least = splat<X>(sizeof(T) == 4 ? T(1.17549435e-38f) : T(2.2250738585072014e-308));
-  X result = exp_negative<X>(log_positive<X>(choose<X>(q < least, least, q)) * p);
+  X result = power_of_two<X>(log_positive<X>(choose<X>(q < least, least, q)) * T(p * LOG2_E));
   return choose<X>(q < least, X{}, choose<X>(q != q, q, result));
 }
 INLINE float square_root(float s) { return __builtin_sqrtf(s); }
@@ -242,15 +244,16 @@ template <class X> INLINE X root(X s, Element<X> r) {
       return v;
     }
   }
-  X small = exp_negative<X>(log_positive<X>(choose<X>(s == s, s, splat<X>(1))) * -r);
+  using T = Element<X>;
+  X small = power_of_two<X>(log_positive<X>(choose<X>(s == s, s, splat<X>(1))) * T(-r * LOG2_E));
   return choose<X>(s == s, 1 / small, s);
 }
 
 template <class T> struct PowerRatio {
   static constexpr bool near = false;
   T p;
-  template <class X, int PLANES> INLINE void of(X least, X most, X *by) const {
-    X q = least / most;
+  template <class X, int PLANES> INLINE void of(X least, X most, Ints<X> equal, X *by) const {
+    X q = choose<X>(equal, splat<X>(1), least / most);
     by[2] = power<X>(q, p - 1);
     by[1] = by[2] * q;
   }
@@ -258,7 +261,9 @@ template <class T> struct PowerRatio {
 template <class T> struct TurnedPowerRatio {  // of negated values: the lesser is the larger in size
   static constexpr bool near = false;
   T p;
-  template <class X, int PLANES> INLINE void of(X least, X most, X *by) const { by[1] = power<X>(most / least, p - 1); }
+  template <class X, int PLANES> INLINE void of(X least, X most, Ints<X> equal, X *by) const {
+    by[1] = power<X>(choose<X>(equal, splat<X>(1), most / least), p - 1);
+  }
 };
 
 template <class E, int PLANES> struct Lp : Relative<E, PLANES, PowerRatio<E>> {

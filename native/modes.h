@@ -33,10 +33,10 @@ inline void clear_empty(const Plan &p, const Axis *axes, const Part &part, char 
 }
 
 // body(X{}, at, counts, taps) over all results, no element twice, with what each output counts and reads as vectors.
-// `taps` is right only if asked for.
-template <bool TAPS, class T, class Body>
+// PADDING: they are looked at only where padding counts; otherwise only the counts are.
+template <bool PADDING, class T, class Body>
 void each_result(const Plan &p, const Part &part, i64 results, const Inner<T> &inner, Body body) {
-  if (p.even && !(TAPS && p.padded)) {
+  if (PADDING ? !p.padded : p.even) {
     i64 count = 1;
     for (int i = 0; i < p.rank; i++) count *= p.axes[i].count[0];
     return each_once<T>(results, [&](auto kind, i64 j) INLINE_LAMBDA {
@@ -109,8 +109,8 @@ Sink<typename Law::T, Law::planes> fold(const Law &law, Passes<Law> &passes, Job
     if (scratch.failed) return nothing;
     return passes.template run<FIRST<Law>>([&](auto give) {
       x.each([&](const char *at, i64 rows, i64 distance) {
-        From from{};
-        from.at[0] = reinterpret_cast<const T *>(at);
+        From from;
+        for (auto &plane : from.at) plane = reinterpret_cast<const T *>(at);  // only the first is read
         give(from, x.row(), rows, distance / i64(sizeof(T)));
       });
     });
@@ -120,8 +120,9 @@ Sink<typename Law::T, Law::planes> fold(const Law &law, Passes<Law> &passes, Job
   T *room[3] = {};
   for (int i = 0; i < (BARE ? 1 : Law::planes); i++) room[i] = scratch.template take<T>(x.elements);
   if (scratch.failed) return nothing;
-  From from{};
-  from.at[0] = x.all(p.type, p.flip, room[0]);
+  From from;
+  const T *first = x.all(p.type, p.flip, room[0]);
+  for (auto &plane : from.at) plane = first;
   const T *dx = nullptr;
   if constexpr (MOVES)
     from.at[2] = dx = Region<T>(p, job.a, job.moved, false, passes.part, passes.sizes, passes.span.first)
@@ -314,6 +315,46 @@ template <class Law> Outcome pull(const Law &law, Job &job, i64 unit, Arena &are
 
 // -- integer sums: exact, in two halves; a mean is rounded half to even
 // ----------------------------------------------------
+
+// Sums of bytes and other short integers fit 32 bits, and their means, which are never close to a half unless they are
+// one, are rounded by a double.
+inline bool fits_short_sum(const Plan &p) { return size_of(p.type) <= 2 && p.taps <= 32768; }
+
+inline Outcome short_sum(Job &job, i64 unit, Arena &arena) {
+  using T = int32_t;
+  using Law = Add<T, 1>;
+  const Plan &p = *job.plan;
+  Law law;
+  Scratch scratch(arena);
+  Part of = part(p, false, unit);
+  Passes<Law> passes(law, p, false, of);
+  T *sums = fold(law, passes, job, scratch).at[0];
+  if (scratch.failed) return Outcome::no_memory;
+  i64 size = size_of(p.type);
+  T lowest = p.type <= Type::i64 ? -(1 << (8 * size - 1)) : 0, highest = lowest + (1 << (8 * size)) - 1;
+  auto finish = [&](i64 at, i64 n, i64 divisor) {
+    constexpr double MAGIC = 6755399441055744.0;  // adding it rounds to an integer, halves to even
+    T *row = sums + at;
+    double by = double(most(divisor, 1));
+    bool fits = true;
+    if (by > 1)
+      for (i64 i = 0; i < n; i++) row[i] = T((double(row[i]) / by + MAGIC) - MAGIC);
+    for (i64 i = 0; i < n; i++) fits = fits & (row[i] >= lowest) & (row[i] <= highest);
+    if (!fits) __atomic_store_n(&job.overflow, true, __ATOMIC_RELAXED);
+  };
+  const Axis &axis = p.axes[p.rank - 1];
+  i64 first = p.rank == 1 ? of.from : 0, even = 1;
+  for (int i = 0; i < p.rank; i++) even *= p.axes[i].count[0];
+  if (!p.mean || p.divisor || p.even)
+    finish(0, passes.results(), p.mean ? (p.divisor ? p.divisor : even) : 1);
+  else
+    each_row(p, p.axes, of, [&](i64 at, i64 n, i64 counts, i64) {
+      if (p.lanes > 1) return finish(at, n, counts);
+      for (i64 i = 0; i < n; i++) finish(at + i, 1, counts * axis.count[first + i]);
+    });
+  deliver<T>(job.y.data + dense_offset(p, of, false) * size, p.type, sums, passes.results(), false);
+  return Outcome::done;
+}
 
 template <int PLANES> Outcome integer_sum(Job &job, i64 unit, Arena &arena) {
   using T = int64_t;

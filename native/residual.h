@@ -250,7 +250,7 @@ template <class T> struct Spreading {
       return false;
     i64 met = 1;
     for (int i = 0; i < p.rank && met <= FEW; i++)
-      met *= p.lanes == 1 && i == p.rank - 1 ? p.readers[i].most_taps : p.readers[i].longest;
+      met *= p.lanes == 1 && i == p.rank - 1 ? p.readers[i].most_taps : most(p.readers[i].longest, 1);
     return met <= (p.lanes > 1 ? FEW : FEW / 2);
   }
 

@@ -163,6 +163,11 @@ template <class T> struct Region {
     each([&](const char *at, i64 rows, i64 distance) {
       if (!found) found = at;
       if (packed) return;
+      if (plan.lanes == 1 && along() == size_of(type) && distance == n * along()) {  // rows without gaps are one
+        load_row<T>(type, at, along(), next, rows * n, flip);
+        next += rows * n;
+        return;
+      }
       for (i64 r = 0; r < rows; r++, at += distance, next += n) {
         if (plan.lanes == 1)
           load_row<T>(type, at, along(), next, n, flip);

@@ -74,6 +74,12 @@ template <class X> INLINE X splat(Element<X> e) {
   else
     return e - X{};
 }
+template <class X, size_t... I> INLINE Ints<X> iota(std::index_sequence<I...>) {
+  return Ints<X>{Int<Element<X>>(I)...};
+}
+template <class X> INLINE Ints<X> iota() {  // 0, 1, 2, ...
+  return iota<X>(std::make_index_sequence<LANES<X>>());
+}
 template <class X> INLINE Element<X> lane(X v, int i) {
   if constexpr (LANES<X> == 1)
     return v;
@@ -84,7 +90,7 @@ template <class X> INLINE Ints<X> bits(X v) { return __builtin_bit_cast(Ints<X>,
 template <class X> INLINE X from_bits(Ints<X> v) { return __builtin_bit_cast(X, v); }
 template <class X> INLINE X choose(Ints<X> mask, X a, X b) { return mask ? a : b; }
 // b if it is larger, else a: of equals a, and a where either is NaN. The processor's own maximum is just that, but GCC
-// does not see it in a choice.
+// does not see it in a choice. `smaller` likewise.
 template <class X> INLINE X larger(X b, X a) {
 #if defined(__AVX512F__)
   if constexpr (std::is_same_v<X, typename VectorOf<float, 64>::type>) return X(_mm512_maskz_max_ps(-1, b, a));
@@ -99,6 +105,21 @@ template <class X> INLINE X larger(X b, X a) {
   if constexpr (std::is_same_v<X, typename VectorOf<double, 16>::type>) return X(_mm_max_pd(b, a));
 #endif
   return choose<X>(b > a, b, a);
+}
+template <class X> INLINE X smaller(X b, X a) {
+#if defined(__AVX512F__)
+  if constexpr (std::is_same_v<X, typename VectorOf<float, 64>::type>) return X(_mm512_maskz_min_ps(-1, b, a));
+  if constexpr (std::is_same_v<X, typename VectorOf<double, 64>::type>) return X(_mm512_maskz_min_pd(-1, b, a));
+#endif
+#if defined(__AVX__)
+  if constexpr (std::is_same_v<X, typename VectorOf<float, 32>::type>) return X(_mm256_min_ps(b, a));
+  if constexpr (std::is_same_v<X, typename VectorOf<double, 32>::type>) return X(_mm256_min_pd(b, a));
+#endif
+#if defined(__SSE2__)
+  if constexpr (std::is_same_v<X, typename VectorOf<float, 16>::type>) return X(_mm_min_ps(b, a));
+  if constexpr (std::is_same_v<X, typename VectorOf<double, 16>::type>) return X(_mm_min_pd(b, a));
+#endif
+  return choose<X>(b < a, b, a);
 }
 template <class X> INLINE X rounded(Ints<X> v) {
   if constexpr (LANES<X> == 1)
@@ -284,39 +305,41 @@ template <class T, class Body> INLINE void each_once(i64 n, Body body) {
 
 template <class T> struct Format;
 template <> struct Format<float> {
-  static constexpr int fraction = 23, bias = 127, exp_terms = 7, log_terms = 5;
-  static constexpr float least = -87.0f, magic = 12582912.0f, ln2_high = 0.693359375f, ln2_low = -2.12194440054690e-4f;
+  static constexpr int fraction = 23, log_terms = 5;
+  static constexpr float least = -126, magic = 12582912.0f + 127, ln2_high = 0.693359375f,
+                         ln2_low = -2.12194440054690e-4f;
+  // 2^f for |f| <= 1/2 as 1 + f (...), highest power first; relative error 3e-9
+  static constexpr float power[] = {0.00015594677f, 0.00134066438f, 0.00961769298f,
+                                    0.05550310551f, 0.24022652783f, 0.69314721497f};
 };
 template <> struct Format<double> {
-  static constexpr int fraction = 52, bias = 1023, exp_terms = 13, log_terms = 11;
-  static constexpr double least = -708.0, magic = 6755399441055744.0, ln2_high = 0.693147180369123816490,
+  static constexpr int fraction = 52, log_terms = 11;
+  static constexpr double least = -1022, magic = 6755399441055744.0 + 1023, ln2_high = 0.693147180369123816490,
                           ln2_low = 1.90821492927058770002e-10;
+  static constexpr double power[] = {4.0780717860928704e-10, 7.0725703945407994e-9, 1.0180647660573069e-7,  // 2e-17
+                                     1.3215442675452855e-6,  1.5252727385189775e-5, 1.5403530441571850e-4,
+                                     1.3333558153439970e-3,  9.6181291076070026e-3, 5.5504108664790395e-2,
+                                     2.4022650695910098e-1,  6.9314718055994570e-1};
 };
 
+constexpr double LOG2_E = 1.442695040888963407;
+
 template <class T> struct Series {
-  T inverse_factorial[16]{}, inverse_odd[16]{};
+  T inverse_odd[16]{};
   constexpr Series() {
-    double factorial = 1;
-    for (int i = 0; i < 16; i++) {
-      if (i > 0) factorial *= i;
-      inverse_factorial[i] = T(1 / factorial), inverse_odd[i] = T(1.0 / (2 * i + 1));
-    }
+    for (int i = 0; i < 16; i++) inverse_odd[i] = T(1.0 / (2 * i + 1));
   }
 };
 
-// e^x for x <= 0, and NaN for NaN: 2^n times the series of e^r, |r| <= ln 2 / 2. Below `least` it is 0.
-template <class X> INLINE X exp_negative(X x) {
-  using T = Element<X>;
-  using F = Format<T>;
+// 2^x for x <= 0, and NaN for NaN: 2^n 2^f, |f| <= 1/2. `magic` rounds to n and leaves its exponent in the last bits.
+// Below `least` it is 0.
+template <class X> INLINE X power_of_two(X x) {
+  using F = Format<Element<X>>;
   const X magic = splat<X>(F::magic);
-  X shifted = x * T(1.442695040888963407) + magic;
-  X n = shifted - magic;
-  X r = (x - n * F::ln2_high) - n * F::ln2_low;
-  constexpr Series<T> series;
-  X sum = splat<X>(series.inverse_factorial[F::exp_terms]);
-  for (int i = F::exp_terms - 1; i >= 0; i--) sum = sum * r + series.inverse_factorial[i];
-  X scale = from_bits<X>((bits(shifted) - bits(magic) + F::bias) << F::fraction);
-  return choose<X>(x < F::least, X{}, sum * scale);
+  X shifted = x + magic, f = x - (shifted - magic), sum = splat<X>(F::power[0]);
+  for (size_t i = 1; i < sizeof(F::power) / sizeof(F::power[0]); i++) sum = sum * f + F::power[i];
+  X scale = from_bits<X>(bits(shifted) << F::fraction);
+  return choose<X>(x < F::least, X{}, (sum * f + 1) * scale);
 }
 
 // log x for normal x > 0, and NaN for NaN: e ln 2 + 2 atanh((m - 1) / (m + 1)), m near 1

@@ -24,7 +24,7 @@ import pytest
 import ndpool
 from ndpool import PoolError
 from ndpool.engines import choose, native, reference
-from ndpool.spec import SUM, Law, Window, adaptive, each, lp, maximum, mean, sliding, smooth_max, whole
+from ndpool.spec import SUM, Axis, Law, Window, adaptive, each, lp, maximum, mean, sliding, smooth_max, whole
 
 from . import cases
 from .cases import (
@@ -731,3 +731,12 @@ def test_the_environment_chooses_engine_and_threads() -> None:
 def test_arrays_of_numpy_run_here() -> None:
     op, x = ndpool.MaxPool(2), np.zeros((4, 4))
     assert choose(x, op.window(x.shape), op.law).name == "native"
+
+
+def test_a_max_that_reads_nothing_hands_nothing_back_however_long_its_rows() -> None:
+    unread, row = Axis(1, 1, stride=7, extent=1, lo=2), Axis(27, 17, extent=18, lo=1)
+    x = np.random.default_rng(0).normal(size=(1, 27))
+    at = native.linearize(Window((unread, row)), maximum(), x)
+    assert not at.y.any()
+    assert not at.vjp(np.ones_like(at.y)).any()
+    assert not at.jvp(np.ones_like(x)).any()
