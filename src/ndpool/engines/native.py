@@ -248,16 +248,17 @@ class Plan:
                 return self._run(mode, moved, x, a, np.empty(y.shape, y.dtype.newbyteorder("=")), b).astype(y.dtype)
             self.run(mode, code, _buffer(x), _buffer(a), _buffer(y), b)
         elif not self.native.run(self.handle, mode, code, x, a, y, b, _Settings.threads or threads()):
-            raise self._does_not_fit()
+            raise self.does_not_fit()
         return y
 
     def run(self, mode: int, moved: int, x: Any, a: Any, y: Any, b: Any = None, most: int = 0) -> None:
         """The kernels themselves, on buffers: x and a of any strides that the layout can walk, y and b (and a residual)
         dense in the layout's order, whatever their strides say; `most` threads, or as many as are set."""
         if not self.native.run(self.handle, mode, moved, x, a, y, b, most or _Settings.threads or threads()):
-            raise self._does_not_fit()
+            raise self.does_not_fit()
 
-    def _does_not_fit(self) -> PoolError:
+    def does_not_fit(self) -> PoolError:
+        """What is raised where an integer sum overflows."""
         return PoolError(f"a sum does not fit {name(self.dtype)}; convert x to a wider type first")
 
     def _shown(self, a: Array) -> Array:

@@ -1,5 +1,11 @@
-"""ndpool for PyTorch: `ndpool.torch.functional` and `ndpool.torch.nn` in place of torch.nn.functional and torch.nn."""
+"""ndpool for PyTorch: the same pooling, faster on the CPU, at any rank, and differentiable in every mode.
 
-from . import functional
+from ndpool.torch import functional as F, nn     # in place of torch.nn.functional and torch.nn
+ndpool.torch.convert(model)                      # or in a model that exists
+with ndpool.torch.patched(): ...                 # or in code that cannot be edited
+"""
 
-__all__ = ["functional"]
+from . import functional, nn
+from .convert import Conversion, convert, patched
+
+__all__ = ["Conversion", "convert", "functional", "nn", "patched"]

@@ -6,8 +6,8 @@ read is a position that it does, read again: a max needs no mask, and no sentine
 
 Everything is traceable with symbolic sizes, so torch.compile makes kernels of it. Gradients of overlapping windows are
 summed by torch's index_add and scatter_add: on a GPU they are deterministic where torch.use_deterministic_algorithms
-asks for it. Shared ties (ties="all" and "split") have no derivative at infinite winners here, and smooth max and Lp
-none at infinite taps; the native engine has them.
+asks for it. Results lie contiguous, whatever x does. Shared ties (ties="all" and "split") have no derivative at infinite
+winners here, and smooth max and Lp none at infinite taps; the native engine has them.
 """
 
 from __future__ import annotations
@@ -170,9 +170,9 @@ def _extreme(x: Tensor, passes: Passes, pooling: Pooling, ties: str, nan: str) -
     reads = _where_read(passes, x)
     if ties in ("first", "last"):
         return _chosen(x, _places(x, passes, pooling), pooling, reads)
-    # the value, a zero that moves as all who share it do, and how many they are
+    # the value, a zero that moves against all who share it, and how many they are; -0.0 - 0.0 keeps its sign
     value = x.detach().to(torch.uint8) if x.dtype is torch.bool else x.detach()
-    zero = _wide(x - x.detach() if x.is_floating_point() else torch.zeros_like(x, dtype=torch.float32))
+    zero = _wide(x.detach() - x if x.is_floating_point() else torch.zeros_like(x, dtype=torch.float32))
     zero = torch.where(value.isfinite(), zero, 0)
     share = torch.ones_like(zero)
     for a, axis in passes:
@@ -183,7 +183,7 @@ def _extreme(x: Tensor, passes: Passes, pooling: Pooling, ties: str, nan: str) -
         value = taps.gather(a, unbeaten.to(torch.uint8).argmax(a, keepdim=True)).squeeze(a)
     y = value.to(x.dtype)
     if x.is_floating_point():
-        y = y + (zero / share if ties == "split" else zero).to(x.dtype)
+        y = y - (zero / share if ties == "split" else zero).to(x.dtype)
     return _or_zero(y, reads)
 
 

@@ -95,14 +95,14 @@ def _function(record: type[Op], rank: int | None) -> Callable[..., Any]:
     def call(input: Tensor, *args: Any, **kwargs: Any) -> Any:
         try:
             if torch.compiler.is_dynamo_compiling():
-                args, kwargs = _fixed(args), {key: _fixed(value) for key, value in kwargs.items()}
+                args, kwargs = fixed(args), {key: fixed(value) for key, value in kwargs.items()}
                 found = _constant_call(name, args, tuple(kwargs.items()))
                 pooling = _constant_pooling(name, args, tuple(kwargs.items()), input.dtype, input.ndim)
                 return ways.traced(found, pooling, input)
             try:
                 found = made(*args, **kwargs)
             except TypeError:  # a list has no hash, nor has a tracer's symbol
-                found = made(*_fixed(args), **{key: _fixed(value) for key, value in kwargs.items()})
+                found = made(*fixed(args), **{key: fixed(value) for key, value in kwargs.items()})
             return ways.eager(found, input)
         except PoolError as error:
             raise _told(name, stem, error) from None
@@ -124,7 +124,7 @@ def _learnable(call: Callable[..., Any], name: str) -> Callable[..., Any]:
         if not isinstance(beta, Tensor):
             return call(input, *args, beta=beta, **kwargs)
         keeps = kwargs.pop("keepdims", True)
-        axes = _constant_axes(name, _fixed(args), tuple([(k, _fixed(v)) for k, v in kwargs.items()]), input.ndim)
+        axes = _constant_axes(name, fixed(args), tuple([(k, fixed(v)) for k, v in kwargs.items()]), input.ndim)
         if any(beta.ndim >= -a and beta.shape[a] != 1 for a in axes):
             raise PoolRuntimeError(
                 f"{name}: beta has shape {tuple(beta.shape)}, so it varies in a window; give it size 1 on axes {axes}"
@@ -156,10 +156,10 @@ def _dressed(call: Any, record: type[Op], name: str, stem: str, rank: int | None
     return call  # type: ignore[no-any-return]
 
 
-def _fixed(value: Any) -> Any:
+def fixed(value: Any) -> Any:
     """Lists as tuples, and a tracer's symbols as the numbers they are: a graph is made for one geometry."""
     if isinstance(value, (tuple, list)):
-        return tuple([_fixed(entry) for entry in value])
+        return tuple([fixed(entry) for entry in value])
     if isinstance(value, (int, torch.SymInt)) and not isinstance(value, bool):
         return operator.index(value)
     return value
@@ -214,7 +214,7 @@ def _unpool(rank: int) -> Callable[..., Tensor]:
         *,
         duplicates: str = "last",
     ) -> Tensor:
-        kernel_size, stride, padding, output_size = (_fixed(v) for v in (kernel_size, stride, padding, output_size))
+        kernel_size, stride, padding, output_size = (fixed(v) for v in (kernel_size, stride, padding, output_size))
         try:
             if output_size is not None and isinstance(input, Tensor):
                 unpool.check_output_size(tuple(input.shape), kernel_size, stride or None, padding, output_size, rank)

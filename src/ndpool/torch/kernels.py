@@ -7,9 +7,12 @@ device's engine would be a second class like it, chosen in `pooling.Pooling.bind
 
 from __future__ import annotations
 
+import ctypes
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+import operator
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache, partial, reduce
 from typing import Any
 
 import ml_dtypes
@@ -20,7 +23,7 @@ from torch import Tensor
 from ..engines import native
 from ..engines.dtypes import name
 from ..op import Op
-from ..spec import Axis, Law
+from ..spec import Axis, Law, Window, each
 
 Shape = tuple[int, ...]
 Array = np.ndarray[Any, Any]
@@ -86,7 +89,28 @@ def _side(shape: Shape, last: bool, order: Sequence[int]) -> Side:
     for i in reversed(order):
         direct = direct and (shape[i] == 1 or strides[i] == step)
         step *= shape[i]
-    return Side(shape, strides, direct, not last and math.prod(shape) <= SMALL)
+    return Side(shape, strides, direct, direct and not last and math.prod(shape) <= SMALL)
+
+
+@dataclass(frozen=True, slots=True)
+class Word:
+    """An element type: torch's, and that of arrays that share its memory (bfloat16, which NumPy lacks, as its bits)."""
+
+    torch: torch.dtype
+    numpy: np.dtype[Any]
+    viewed: bool
+
+
+@lru_cache
+def word(dtype: torch.dtype) -> Word:
+    viewed = dtype is torch.bfloat16
+    return Word(dtype, np.dtype("int16" if viewed else name(dtype)), viewed)
+
+
+def array(t: Tensor) -> Array:
+    """The memory of a tensor."""
+    t = t.detach() if t.requires_grad else t
+    return (t.view(torch.int16) if t.dtype is torch.bfloat16 else t).numpy()
 
 
 # -- what a law's derivative is made of -------------------------------------------------------------------------------
@@ -109,98 +133,128 @@ class Bound:
     """A record's plan for tensors of one shape, strides and dtype."""
 
     def __init__(self, op: Op, shape: Shape, strides: Shape, dtype: torch.dtype):
-        self.op, self.dtype, self.window = op, dtype, op.window(shape)
+        self.op, self.word, self.window = op, word(dtype), op.window(shape)
         self.last = last = lies_last(shape, strides)
         self.linear, self.one_winner = is_linear(op.law), has_one_winner(op.law)
-        self.code, self.word = native.TYPES[name(dtype)], _numpy(dtype)
+        self.code, self.tap = native.TYPES[name(dtype)], word(torch.uint8)
         self.empty = 0 in shape or 0 in self.window.out_shape
         order: Sequence[int] = range(len(shape))
         if not self.empty:
-            item = np.dtype(ml_dtypes.bfloat16) if dtype is torch.bfloat16 else self.word
-            self.key = self.window, op.law, item, tuple(s * item.itemsize for s in strides)
-            self.plan = native.plan(*self.key)
-            self.layout, order = self.plan.layout, self.plan.layout.order
+            item = np.dtype(ml_dtypes.bfloat16) if self.word.viewed else self.word.numpy
+            self.key = _with_work(self.window), op.law, item, tuple(s * item.itemsize for s in strides)
+            self.plan = plan = native.plan(*self.key)
+            self.layout, order = plan.layout, plan.layout.order
+            self.tap = word(WORDS[plan.residual.itemsize])
+            self.in_order = plan.back is None
+            self.kernels = partial(plan.native.run, plan.handle)
         self.inputs, self.outputs = (_side(s, last, order) for s in (shape, self.window.out_shape))
+        # In a small call questions and wrappers are what takes time: a tensor without gaps is read by its address.
+        plain = not self.empty and not self.word.viewed and not self.layout.one and strides == self.inputs.strides
+        self.swift = plain and self.inputs.small and self.outputs.small
+        if self.swift:
+            self.x_at, self.y_at = (_at(side.shape, self.word.numpy.itemsize) for side in (self.inputs, self.outputs))
 
-    def kept(self, x: Tensor) -> tuple[Tensor, Tensor | None]:
-        """y, and what `back` asks for: which tap won, nothing for a sum, x for other laws."""
+    def kept(self, x: Tensor) -> tuple[Tensor, Any]:
+        """y, and what `back` asks for: which tap won (if they are few, as an array), nothing for a sum, x otherwise."""
+        if self.one_winner and self.swift:
+            residual = np.empty(self.outputs.shape, self.tap.numpy)
+            y = np.empty(self.outputs.shape, self.word.numpy)
+            self.kernels(native.WINNERS, self.code, memoryview(self.x_at(x.data_ptr())), None, y, residual, 1)
+            return torch.from_numpy(y), residual
         return self.winners(x) if self.one_winner else (self.forward(x), None if self.linear else x)
 
-    def back(self, kept: Tensor | None, dy: Tensor) -> Tensor:
+    def back(self, kept: Any, dy: Tensor) -> Tensor:
         """The vjp, from what `kept` kept."""
-        return self.pull(kept, dy) if kept is None or not self.one_winner else self.spread(kept, dy)
+        if self.swift and (self.one_winner or kept is None):
+            mode = native.SPREAD if self.one_winner else native.PULL
+            dx = np.empty(self.inputs.shape, self.word.numpy)
+            a = memoryview(self.y_at(dy.data_ptr())) if dy.is_contiguous() else dy.numpy()
+            self.kernels(mode, self.code, kept, a, dx, None, 1)
+            return torch.from_numpy(dx)
+        return self.spread(kept, dy) if self.one_winner else self.pull(kept, dy)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self._run(native.FORWARD, self._laid(x), None, self.outputs, self.dtype)[0]
+        if self.swift:
+            y = np.empty(self.outputs.shape, self.word.numpy)
+            if self.kernels(native.FORWARD, self.code, memoryview(self.x_at(x.data_ptr())), None, y, None, 1):
+                return torch.from_numpy(y)
+            raise self.plan.does_not_fit()
+        return self._run(native.FORWARD, self._laid(x), None, self.outputs)
 
     def winners(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """y, and which tap won: a byte an output for up to 256 taps."""
-        kinds = self.dtype, torch.uint8 if self.empty else WORDS[self.plan.residual.itemsize]
-        y, residual = self._run(native.WINNERS, self._laid(x), None, self.outputs, *kinds)
-        return y, residual
+        residual = _fresh(self.outputs, self.tap)
+        return self._run(native.WINNERS, self._laid(x), None, self.outputs, residual[0]), residual[1]
 
     def push(self, x: Tensor, dx: Tensor) -> Tensor:
-        return self._run(native.PUSH, self._laid(x), self._laid(dx), self.outputs, self.dtype)[0]
+        return self._run(native.PUSH, self._laid(x), self._laid(dx), self.outputs)
 
     def pull(self, x: Tensor | None, dy: Tensor) -> Tensor:
-        seen = None if x is None else self._laid(x)
-        return self._run(native.PULL, seen, self._laid(dy), self.inputs, self.dtype)[0]
+        return self._run(native.PULL, None if x is None else self._laid(x), self._laid(dy), self.inputs)
 
     def pick(self, residual: Tensor, dx: Tensor) -> Tensor:
-        return self._run(native.PICK, self._ordered(residual), self._laid(dx), self.outputs, self.dtype)[0]
+        return self._run(native.PICK, self._ordered(residual), self._laid(dx), self.outputs)
 
     def spread(self, residual: Tensor, dy: Tensor) -> Tensor:
-        return self._run(native.SPREAD, self._ordered(residual), self._laid(dy), self.inputs, self.dtype)[0]
+        return self._run(native.SPREAD, self._ordered(residual), self._laid(dy), self.inputs)
 
     def positions(self, residual: Tensor) -> Tensor:
         """Flat row-major positions among the pooled axes; -1 where nothing is read."""
-        if self.empty:
-            return torch.empty(self.outputs.shape, dtype=torch.int64)
-        numbering = native.plan(*self.key, self.op.pooled_axes(len(self.inputs.shape)))
-        order = numbering.layout.order
-        places = numbering.positions(np.ascontiguousarray(_array(residual).transpose(order)))
-        y = torch.empty_strided(self.outputs.shape, self.outputs.strides, dtype=torch.int64)
-        y.numpy()[...] = places
+        out, y = _fresh(self.outputs, word(torch.int64))
+        if not self.empty:
+            numbering = native.plan(*self.key, self.op.pooled_axes(len(self.inputs.shape)))
+            out[...] = numbering.positions(np.ascontiguousarray(array(residual).transpose(numbering.layout.order)))
         return y
 
     def _laid(self, t: Tensor) -> Any:
-        return None if self.empty else self.layout.laid(_array(t))
+        if self.empty:
+            return None
+        a = array(t)
+        return self.layout.laid(a) if self.layout.one else a
 
     def _ordered(self, residual: Tensor) -> Any:
         """A residual is read dense, in the order of the plan."""
-        return None if self.empty else np.ascontiguousarray(_array(residual).transpose(self.layout.order))
-
-    def _run(self, mode: int, x: Any, a: Any, side: Side, *dtypes: torch.dtype) -> list[Tensor]:
-        """Fresh results on that side; those that do not lie as the plan writes are written elsewhere first."""
         if self.empty:
-            return [torch.zeros(side.shape, dtype=dtype).as_strided(side.shape, side.strides) for dtype in dtypes]
-        made = [_fresh(side, dtype) for dtype in dtypes]
-        outs = [array for array, _ in made]
-        if not side.direct:
-            outs = [np.empty([side.shape[i] for i in self.layout.order], array.dtype) for array in outs]
-        y, b = outs if len(outs) > 1 else (outs[0], None)
-        self.plan.run(mode, self.code, x, a, y, b, torch.get_num_threads())
-        if not side.direct:
-            for (array, _), out in zip(made, outs, strict=True):
-                array.transpose(self.layout.order)[...] = out
-        return [tensor for _, tensor in made]
+            return None
+        a = array(residual)
+        return np.ascontiguousarray(a if self.in_order else a.transpose(self.layout.order))
+
+    def _run(self, mode: int, x: Any, a: Any, side: Side, b: Any = None) -> Tensor:
+        """A fresh result on that side, and b. What does not lie as the plan writes it is written elsewhere first."""
+        out, tensor = _fresh(side, self.word)
+        if self.empty:
+            tensor.zero_()
+        elif side.direct:
+            if not self.kernels(mode, self.code, x, a, out, b, torch.get_num_threads()):
+                raise self.plan.does_not_fit()
+        else:
+            order = self.layout.order
+            outs = [None if o is None else np.empty([side.shape[i] for i in order], o.dtype) for o in (out, b)]
+            self.plan.run(mode, self.code, x, a, outs[0], outs[1], torch.get_num_threads())
+            for o, written in zip((out, b), outs, strict=True):
+                if o is not None:
+                    o.transpose(order)[...] = written
+        return tensor
 
 
-def _numpy(dtype: torch.dtype) -> np.dtype[Any]:
-    """The dtype of arrays that share memory with such tensors; bfloat16, which NumPy lacks, as its bits."""
-    return np.dtype("int16" if dtype is torch.bfloat16 else name(dtype))
+def _with_work(window: Window) -> Window:
+    """The window, such that a plan sees an axis to pool: where every output reads itself alone, any step will do."""
+    axes = window.axes
+    if any(axis != each(axis.size) for axis in axes):
+        return window
+    return Window((*axes[:-1], replace(axes[-1], dilation=2)))
 
 
-def _array(t: Tensor) -> Array:
-    """The memory of a tensor."""
-    t = t.detach() if t.requires_grad else t
-    return (t.view(torch.int16) if t.dtype is torch.bfloat16 else t).numpy()
+def _at(shape: Shape, size: int) -> Callable[[int], Any]:
+    """What makes a buffer of the memory at an address; a memoryview of it knows its strides."""
+    kind: Any = {1: ctypes.c_uint8, 2: ctypes.c_uint16, 4: ctypes.c_uint32, 8: ctypes.c_uint64}[size]
+    return reduce(operator.mul, reversed(shape), kind).from_address  # type: ignore[no-any-return]
 
 
-def _fresh(side: Side, dtype: torch.dtype) -> tuple[Array, Tensor]:
+def _fresh(side: Side, kind: Word) -> tuple[Array, Tensor]:
     """New memory, as an array and as a tensor."""
-    if side.small and dtype is not torch.bfloat16:
-        array = np.empty(side.shape, _numpy(dtype))
-        return array, torch.from_numpy(array)
-    tensor = torch.empty_strided(side.shape, side.strides, dtype=dtype)
-    return _array(tensor), tensor
+    if side.small and not kind.viewed:
+        out = np.empty(side.shape, kind.numpy)
+        return out, torch.from_numpy(out)
+    tensor = torch.empty_strided(side.shape, side.strides, dtype=kind.torch)
+    return array(tensor), tensor

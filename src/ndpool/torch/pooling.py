@@ -17,7 +17,6 @@ import torch
 from .. import ops
 from ..errors import PoolError
 from ..op import Op
-from ..spec import each
 from .kernels import Bound, Shape, dense, has_one_winner, is_linear
 
 REMEMBERED = 256  # plans that one record keeps
@@ -35,7 +34,6 @@ class Pooling:
         assert isinstance(op.axes, tuple)
         self.axes = op.axes  # counted from the end, as the arguments list them
         self.rows = tuple(sorted(op.axes))  # as positions number them
-        self.copies = self._copies()
         self.bounds: dict[Any, Bound] = {}
 
     def bind(self, shape: Shape, strides: Shape, dtype: torch.dtype) -> Bound:
@@ -63,13 +61,6 @@ class Pooling:
     def outputs(self, shape: Any) -> tuple[Any, ...]:
         """The shape of the outputs; sizes may be a tracer's symbols."""
         return tuple(axis.outputs for axis in self.op.axes_over(tuple(shape)))
-
-    def _copies(self) -> bool:
-        """Whether every output reads one input, its own: nothing that a plan could do."""
-        try:
-            return all(self.op._axis(n, i, len(self.axes)) == each(n) for n in (2, 3) for i in range(len(self.axes)))
-        except PoolError:  # a kernel longer than that
-            return False
 
 
 @lru_cache(maxsize=1024)

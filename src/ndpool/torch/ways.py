@@ -9,9 +9,9 @@ A `Call` is a function with its arguments read; `eager` and `traced` run it on a
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.autograd import Function, forward_ad
@@ -23,7 +23,7 @@ from ..errors import PoolError, PoolTypeError
 from ..op import Op
 from . import composite, operators
 from .kernels import Bound
-from .pooling import Pooling, of
+from .pooling import REMEMBERED, Pooling, of
 
 try:
     from torch._C import _are_functorch_transforms_active as transforms_active
@@ -45,7 +45,7 @@ class PoolRuntimeError(PoolError, RuntimeError):
     """A `PoolError` where torch raises a RuntimeError."""
 
 
-class PoolDtypeError(PoolTypeError, NotImplementedError):
+class PoolUnsupportedError(PoolTypeError, NotImplementedError):
     """A `PoolTypeError` where torch raises a NotImplementedError, which is a RuntimeError."""
 
 
@@ -57,7 +57,7 @@ class Call:
         self.op, self.rank = op, rank
         self.indices = bool(getattr(op, "return_indices", False))
         self.keeps = bool(getattr(op, "keepdims", True))
-        self.bounds: dict[Any, tuple[Bound, Pooling]] = {}
+        self.bounds: dict[Any, Bound] = {}
 
     def pooling(self, ndim: int) -> Pooling:
         return of(self.op, ndim)
@@ -67,7 +67,7 @@ class Call:
         if not isinstance(x, Tensor):
             raise PoolTypeError(f"input is a {type(x).__name__}, not a torch.Tensor; use torch.as_tensor(input)")
         if x.layout is not torch.strided or x.is_quantized:
-            raise PoolRuntimeError(f"input is {'quantized' if x.is_quantized else x.layout}; use a dense tensor")
+            raise PoolUnsupportedError(f"input is {'quantized' if x.is_quantized else x.layout}; use input.to_dense()")
         self.accept_kind(x.dtype, x.ndim)
 
     def accept_kind(self, dtype: torch.dtype, ndim: int) -> None:
@@ -75,7 +75,7 @@ class Call:
         try:
             check(self.op.law.name, dtype, "input")
         except PoolTypeError as error:
-            raise PoolDtypeError(str(error)) from None
+            raise PoolUnsupportedError(str(error)) from None
         if self.rank is not None and ndim not in (self.rank + 1, self.rank + 2):
             raise PoolRuntimeError(
                 f"input has {ndim} axes; give it {self.rank + 1} (channels and {self.rank} to pool) or one more for "
@@ -85,34 +85,35 @@ class Call:
 
 def eager(call: Call, x: Tensor) -> Any:
     """The result, and where it was taken from if the record says so."""
-    if DIRECT and is_plain(x) and x.is_cpu and x.layout is torch.strided:
+    if DIRECT and is_plain(x):
         key = (x.shape, x.stride(), x.dtype)
-        seen = call.bounds.get(key)
-        if seen is not None:
-            return _direct(x, *seen) if x.requires_grad and torch.is_grad_enabled() else seen[0].forward(x)
-        call.accept(x)
-        pooling = call.pooling(x.ndim)
-        if call.keeps and not call.indices and served(pooling, x):
-            call.bounds[key] = pooling.bind(*key), pooling
-            return eager(call, x)
+        bound = call.bounds.get(key)
+        if bound is None:
+            call.accept(x)
+            pooling = call.pooling(x.ndim)
+            if call.indices or not call.keeps or not served(x):
+                return traced(call, pooling, x)
+            if len(call.bounds) >= REMEMBERED:
+                call.bounds.clear()
+            bound = call.bounds[key] = pooling.bind(*key)
+        return _direct(x, bound) if x.requires_grad and torch.is_grad_enabled() else bound.forward(x)
     call.accept(x)
     return traced(call, call.pooling(x.ndim), x)
 
 
 def traced(call: Call, pooling: Pooling, x: Tensor) -> Any:
     """The same in operations that transforms and tracers see."""
-    through = _operators if served(pooling, x) else _composite
+    through = _operators if served(x) else _composite
     y = through(pooling, x, call.indices)
     if call.keeps:
         return y
     return tuple(t.squeeze(pooling.axes) for t in y) if call.indices else y.squeeze(pooling.axes)
 
 
-def served(pooling: Pooling, x: Tensor) -> bool:
+def served(x: Tensor) -> bool:
     """Whether the operators take x. Of tensor subclasses they know the tracers' own."""
     return (
         operators.AVAILABLE
-        and not pooling.copies
         and x.device.type in DEVICES
         and x.dtype in NATIVE
         and (type(x) in (Tensor, Parameter) or type(x).__module__.startswith("torch._subclasses."))
@@ -141,11 +142,13 @@ def is_plain(x: Any) -> bool:
     """Whether x is memory and nothing else, and nobody is watching."""
     return (
         (type(x) is Tensor or type(x) is Parameter)
+        and x.is_cpu
         and not transforms_active()
         and not dispatch_modes()
         and forward_ad._current_level < 0
         and tracing_state() is None
         and not x.is_neg()
+        and x.layout is torch.strided
     )
 
 
@@ -153,21 +156,27 @@ class _Direct(Function):
     """A plan between two plain tensors. Higher orders, and whatever else is not plain, take the operators."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, bound: Bound, pooling: Pooling) -> Tensor:
+    def forward(ctx: Any, x: Tensor, bound: Bound) -> Tensor:
         y, kept = bound.kept(x)
-        ctx.save_for_backward(kept)
-        ctx.bound, ctx.pooling = bound, pooling
+        ctx.bound = bound
+        if isinstance(kept, Tensor):
+            ctx.save_for_backward(kept)
+            kept = None
+        ctx.kept = kept
         return y
 
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> Any:
-        (kept,), bound = ctx.saved_tensors, ctx.bound
-        # autograd's own batches of gradients (is_grads_batched) show in nothing but their keys
-        if not torch.is_grad_enabled() and is_plain(g) and dispatch_keys(g) == PLAIN:
-            return bound.back(kept, g), None, None
-        transpose = operators.spread if ctx.pooling.one_winner else operators.pull
-        sizes = [bound.inputs.shape[a] for a in ctx.pooling.axes]
-        return transpose(kept, g, ctx.pooling.text, sizes, bound.last), None, None
+        kept, bound = ctx.kept, ctx.bound
+        if kept is None and not bound.linear:
+            (kept,) = ctx.saved_tensors
+        # the keys tell wrappers of every kind, autograd's own batches of gradients too (is_grads_batched)
+        watched = torch.is_grad_enabled() or transforms_active() or dispatch_modes() or forward_ad._current_level >= 0
+        if not watched and dispatch_keys(g) == PLAIN:
+            return bound.back(kept, g), None
+        kept = torch.from_numpy(kept) if isinstance(kept, np.ndarray) else kept
+        text, sizes = repr(bound.op), [bound.inputs.shape[a] for a in bound.op.axes]
+        return (operators.spread if bound.one_winner else operators.pull)(kept, g, text, sizes, bound.last), None
 
 
-_direct: Any = super(Function, _Direct).apply if DIRECT else partial(_Direct.apply)  # not through functorch
+_direct: Any = super(Function, _Direct).apply if DIRECT else _Direct.apply  # not through functorch
