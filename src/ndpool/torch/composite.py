@@ -6,8 +6,8 @@ read is a position that it does, read again: a max needs no mask, and no sentine
 
 Everything is traceable with symbolic sizes, so torch.compile makes kernels of it. Gradients of overlapping windows are
 summed by torch's index_add and scatter_add: on a GPU they are deterministic where torch.use_deterministic_algorithms
-asks for it. Results lie contiguous, whatever x does. Shared ties (ties="all" and "split") have no derivative at infinite
-winners here, and smooth max and Lp none at infinite taps; the native engine has them.
+asks for it. Results lie contiguous, whatever x does. Shared ties (ties="all" and "split") have no derivative at
+infinite winners here, and smooth max and Lp none at infinite taps; the native engine has them.
 """
 
 from __future__ import annotations
