@@ -183,7 +183,7 @@ def agree(ours: Any, theirs: Any) -> bool:
 
 
 def peak_mb(model: str, engine: str) -> float:
-    """The most memory that a training step of a new process takes beyond its start; the least of a few, for it varies."""
+    """The most memory that a training step of a new process takes beyond its start: the least of a few."""
     command = [sys.executable, "-m", "benchmarks.torch", "--peak", model, engine]
     return min(float(subprocess.run(command, capture_output=True, text=True, check=True).stdout) for _ in range(4))
 

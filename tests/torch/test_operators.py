@@ -128,11 +128,24 @@ def test_what_is_kept_is_freed_with_the_graph() -> None:
     assert kept() is None
 
 
-def test_a_negated_view_and_a_zero_tensor() -> None:
-    complex_ = torch.randn(1, 2, 4, 4, dtype=torch.complex64)
-    z = complex_.conj().imag
+def test_tensors_that_are_not_what_their_memory_says() -> None:
+    """A negated view, and zeros that have no memory at all."""
+    z = torch.randn(1, 2, 4, 4, dtype=torch.complex64).conj().imag
     assert z.is_neg()
+    N.max_pool2d(z.resolve_neg(), 2)  # the plan is there
     assert torch.equal(N.max_pool2d(z, 2), N.max_pool2d(z.resolve_neg(), 2))
+    none = torch._efficientzerotensor(1, 2, 4, 4)
+    N.max_pool2d(torch.zeros(1, 2, 4, 4), 2)
+    assert torch.equal(N.max_pool2d(none, 2), torch.zeros(1, 2, 2, 2))
+
+
+@pytest.mark.parametrize("side", [8, 80])
+def test_results_are_where_the_input_is_whatever_the_default_device(side: int) -> None:
+    z = torch.randn(1, 2, side, side, requires_grad=True)
+    with torch.device("meta"):
+        y = N.max_pool2d(z, 2)
+        (g,) = torch.autograd.grad(y, z, y.detach())
+    assert y.device.type == g.device.type == "cpu"
 
 
 def test_plans_are_remembered_within_bounds() -> None:

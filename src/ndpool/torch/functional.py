@@ -136,19 +136,24 @@ def _learnable(call: Callable[..., Any], name: str) -> Callable[..., Any]:
     return smooth
 
 
+def described(record: type[Op]) -> str:
+    """What the record's docstring says, without its examples, which are of lists."""
+    return str(record.__doc__).partition(">>>")[0].strip()
+
+
 def _dressed(call: Any, record: type[Op], name: str, stem: str, rank: int | None) -> Callable[..., Any]:
     """The signature and the docstring that the function has in effect."""
     own = inspect.signature(record).parameters
     first = inspect.Parameter("input", inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=Tensor)
     if rank is None:
         rest = list(own.values())
-        call.__doc__ = f"`ndpool.{stem}` on a tensor: {record.__doc__}"
+        call.__doc__ = f"`ndpool.{stem}` on a tensor: {described(record)}"
     else:
         order = ORDER.get(stem, tuple(n for n, p in own.items() if p.kind is not p.KEYWORD_ONLY))
         rest = [own[n].replace(kind=inspect.Parameter.POSITIONAL_OR_KEYWORD) for n in order]
         others = [p for n, p in own.items() if n not in (*order, "axes")]
         rest += [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in others]
-        call.__doc__ = f"Over the last {rank} axes: {record.__doc__}"
+        call.__doc__ = f"Over the last {rank} axes: {described(record)}"
     call.__signature__ = inspect.Signature([first, *rest])
     call.__name__ = call.__qualname__ = name
     call.__module__ = __name__

@@ -225,12 +225,12 @@ class Bound:
         if self.empty:
             tensor.zero_()
         elif side.direct:
-            if not self.kernels(mode, self.code, x, a, out, b, torch.get_num_threads()):
+            if not self.kernels(mode, self.code, x, a, out, b, _threads()):
                 raise self.plan.does_not_fit()
         else:
             order = self.layout.order
             outs = [None if o is None else np.empty([side.shape[i] for i in order], o.dtype) for o in (out, b)]
-            self.plan.run(mode, self.code, x, a, outs[0], outs[1], torch.get_num_threads())
+            self.plan.run(mode, self.code, x, a, outs[0], outs[1], _threads())
             for o, written in zip((out, b), outs, strict=True):
                 if o is not None:
                     o.transpose(order)[...] = written
@@ -245,6 +245,11 @@ def _with_work(window: Window) -> Window:
     return Window((*axes[:-1], replace(axes[-1], dilation=2)))
 
 
+def _threads() -> int:
+    """As many as torch has been given (one in a DataLoader's worker), unless ndpool has been given fewer."""
+    return min(torch.get_num_threads(), native.threads())
+
+
 def _at(shape: Shape, size: int) -> Callable[[int], Any]:
     """What makes a buffer of the memory at an address; a memoryview of it knows its strides."""
     kind: Any = {1: ctypes.c_uint8, 2: ctypes.c_uint16, 4: ctypes.c_uint32, 8: ctypes.c_uint64}[size]
@@ -256,5 +261,5 @@ def _fresh(side: Side, kind: Word) -> tuple[Array, Tensor]:
     if side.small and not kind.viewed:
         out = np.empty(side.shape, kind.numpy)
         return out, torch.from_numpy(out)
-    tensor = torch.empty_strided(side.shape, side.strides, dtype=kind.torch)
+    tensor = torch.empty_strided(side.shape, side.strides, dtype=kind.torch, device="cpu")
     return array(tensor), tensor

@@ -119,7 +119,7 @@ for _name in RECORDS:
     for _rank in (None, *RANKS):
         _full = f"{_name.replace('LpPool', 'LPPool')}{_rank or 'N'}d"
         _function = _stem if _rank is None else f"{_stem}{_rank}d"
-        _doc = f"`functional.{_function}` as a module. {RECORDS[_name].__doc__}"
+        _doc = f"`functional.{_function}` as a module. {functional.described(RECORDS[_name])}"
         _theirs = getattr(torch.nn, _full, None)
         if _theirs is None:
             _base = Smooth if _stem.endswith("smooth_max_pool") else Own

@@ -148,6 +148,7 @@ def is_plain(x: Any) -> bool:
         and forward_ad._current_level < 0
         and tracing_state() is None
         and not x.is_neg()
+        and not x._is_zerotensor()
         and x.layout is torch.strided
     )
 
