@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
+from torch.compiler import is_dynamo_compiling
 
 from .. import ops
 from ..arguments import entries, sizes
@@ -21,7 +22,7 @@ from ..errors import PoolError, PoolTypeError
 from ..op import Op, function_name
 from . import composite, unpool, ways
 from .pooling import RECORDS, Pooling
-from .ways import Call, PoolRuntimeError
+from .ways import Call, PoolRuntimeError, eager
 
 __all__ = ["max_unpool"]
 
@@ -94,7 +95,7 @@ def _function(record: type[Op], rank: int | None) -> Callable[..., Any]:
 
     def call(input: Tensor, *args: Any, **kwargs: Any) -> Any:
         try:
-            if torch.compiler.is_dynamo_compiling():
+            if is_dynamo_compiling():
                 args, kwargs = fixed(args), {key: fixed(value) for key, value in kwargs.items()}
                 found = _constant_call(name, args, tuple(kwargs.items()))
                 pooling = _constant_pooling(name, args, tuple(kwargs.items()), input.dtype, input.ndim)
@@ -103,7 +104,7 @@ def _function(record: type[Op], rank: int | None) -> Callable[..., Any]:
                 found = made(*args, **kwargs)
             except TypeError:  # a list has no hash, nor has a tracer's symbol
                 found = made(*fixed(args), **{key: fixed(value) for key, value in kwargs.items()})
-            return ways.eager(found, input)
+            return eager(found, input)
         except PoolError as error:
             raise _told(name, stem, error) from None
 

@@ -148,37 +148,19 @@ class Bound:
             self.in_order = plan.back is None
             self.kernels = partial(plan.native.run, plan.handle)
         self.inputs, self.outputs = (_side(s, last, order) for s in (shape, self.window.out_shape))
-        # In a small call questions and wrappers are what takes time: a tensor without gaps is read by its address.
         plain = not self.empty and not self.word.viewed and not self.layout.one and strides == self.inputs.strides
-        self.swift = plain and self.inputs.small and self.outputs.small
-        if self.swift:
-            self.x_at, self.y_at = (_at(side.shape, self.word.numpy.itemsize) for side in (self.inputs, self.outputs))
+        if plain and self.inputs.small and self.outputs.small:
+            _hasten(self)
 
     def kept(self, x: Tensor) -> tuple[Tensor, Any]:
-        """y, and what `back` asks for: which tap won (if they are few, as an array), nothing for a sum, x otherwise."""
-        if self.one_winner and self.swift:
-            residual = np.empty(self.outputs.shape, self.tap.numpy)
-            y = np.empty(self.outputs.shape, self.word.numpy)
-            self.kernels(native.WINNERS, self.code, memoryview(self.x_at(x.data_ptr())), None, y, residual, 1)
-            return torch.from_numpy(y), residual
+        """y, and what `back` asks for: which tap won, nothing for a sum, x for other laws."""
         return self.winners(x) if self.one_winner else (self.forward(x), None if self.linear else x)
 
     def back(self, kept: Any, dy: Tensor) -> Tensor:
         """The vjp, from what `kept` kept."""
-        if self.swift and (self.one_winner or kept is None):
-            mode = native.SPREAD if self.one_winner else native.PULL
-            dx = np.empty(self.inputs.shape, self.word.numpy)
-            a = memoryview(self.y_at(dy.data_ptr())) if dy.is_contiguous() else dy.numpy()
-            self.kernels(mode, self.code, kept, a, dx, None, 1)
-            return torch.from_numpy(dx)
         return self.spread(kept, dy) if self.one_winner else self.pull(kept, dy)
 
     def forward(self, x: Tensor) -> Tensor:
-        if self.swift:
-            y = np.empty(self.outputs.shape, self.word.numpy)
-            if self.kernels(native.FORWARD, self.code, memoryview(self.x_at(x.data_ptr())), None, y, None, 1):
-                return torch.from_numpy(y)
-            raise self.plan.does_not_fit()
         return self._run(native.FORWARD, self._laid(x), None, self.outputs)
 
     def winners(self, x: Tensor) -> tuple[Tensor, Tensor]:
@@ -235,6 +217,38 @@ class Bound:
                 if o is not None:
                     o.transpose(order)[...] = written
         return tensor
+
+
+def _hasten(bound: Bound) -> None:
+    """Small calls without their questions, look-ups and wrappers, which take longer than the kernels: tensors without
+    gaps are read by address, results are NumPy's memory, and which tap won is an array."""
+    run, code, kind, tap = bound.kernels, bound.code, bound.word.numpy, bound.tap.numpy
+    inputs, outputs = bound.inputs.shape, bound.outputs.shape
+    x_at, y_at = (_at(shape, kind.itemsize) for shape in (inputs, outputs))
+    empty, tensor, back = np.empty, torch.from_numpy, native.SPREAD if bound.one_winner else native.PULL
+
+    def forward(x: Tensor) -> Tensor:
+        y = empty(outputs, kind)
+        if run(native.FORWARD, code, memoryview(x_at(x.data_ptr())), None, y, None, 1):
+            return tensor(y)
+        raise bound.plan.does_not_fit()
+
+    def winners(x: Tensor) -> tuple[Tensor, Array]:
+        y, residual = empty(outputs, kind), empty(outputs, tap)
+        run(native.WINNERS, code, memoryview(x_at(x.data_ptr())), None, y, residual, 1)
+        return tensor(y), residual
+
+    def pulled(kept: Any, dy: Tensor) -> Tensor:
+        dx = empty(inputs, kind)
+        run(back, code, kept, memoryview(y_at(dy.data_ptr())) if dy.is_contiguous() else dy.numpy(), dx, None, 1)
+        return tensor(dx)
+
+    swift: dict[str, Any] = {"forward": forward}
+    if bound.one_winner:
+        swift |= {"kept": winners, "back": pulled}
+    elif bound.linear:
+        swift |= {"kept": lambda x: (forward(x), None), "back": pulled}
+    vars(bound).update(swift)
 
 
 def _with_work(window: Window) -> Window:

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, is_grad_enabled, strided
 from torch.autograd import Function, forward_ad
 from torch.nn import Parameter
 
@@ -66,7 +66,7 @@ class Call:
         """Raise for what is not a tensor of numbers that the law takes."""
         if not isinstance(x, Tensor):
             raise PoolTypeError(f"input is a {type(x).__name__}, not a torch.Tensor; use torch.as_tensor(input)")
-        if x.layout is not torch.strided or x.is_quantized:
+        if x.layout is not strided or x.is_quantized:
             raise PoolUnsupportedError(f"input is {'quantized' if x.is_quantized else x.layout}; use input.to_dense()")
         self.accept_kind(x.dtype, x.ndim)
 
@@ -96,7 +96,7 @@ def eager(call: Call, x: Tensor) -> Any:
             if len(call.bounds) >= REMEMBERED:
                 call.bounds.clear()
             bound = call.bounds[key] = pooling.bind(*key)
-        return _direct(x, bound) if x.requires_grad and torch.is_grad_enabled() else bound.forward(x)
+        return _direct(x, bound) if x.requires_grad and is_grad_enabled() else bound.forward(x)
     call.accept(x)
     return traced(call, call.pooling(x.ndim), x)
 
@@ -140,8 +140,9 @@ def _composite(pooling: Pooling, x: Tensor, indices: bool) -> Any:
 
 def is_plain(x: Any) -> bool:
     """Whether x is memory and nothing else, and nobody is watching."""
+    kind = type(x)
     return (
-        (type(x) is Tensor or type(x) is Parameter)
+        (kind is Tensor or kind is Parameter)
         and x.is_cpu
         and not transforms_active()
         and not dispatch_modes()
@@ -149,7 +150,7 @@ def is_plain(x: Any) -> bool:
         and tracing_state() is None
         and not x.is_neg()
         and not x._is_zerotensor()
-        and x.layout is torch.strided
+        and x.layout is strided
     )
 
 
@@ -159,20 +160,19 @@ class _Direct(Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, bound: Bound) -> Tensor:
         y, kept = bound.kept(x)
-        ctx.bound = bound
         if isinstance(kept, Tensor):
             ctx.save_for_backward(kept)
             kept = None
-        ctx.kept = kept
+        ctx.run = bound, kept
         return y
 
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> Any:
-        kept, bound = ctx.kept, ctx.bound
+        bound, kept = ctx.run
         if kept is None and not bound.linear:
             (kept,) = ctx.saved_tensors
         # the keys tell wrappers of every kind, autograd's own batches of gradients too (is_grads_batched)
-        watched = torch.is_grad_enabled() or transforms_active() or dispatch_modes() or forward_ad._current_level >= 0
+        watched = is_grad_enabled() or transforms_active() or dispatch_modes() or forward_ad._current_level >= 0
         if not watched and dispatch_keys(g) == PLAIN:
             return bound.back(kept, g), None
         kept = torch.from_numpy(kept) if isinstance(kept, np.ndarray) else kept
