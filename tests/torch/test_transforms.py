@@ -229,17 +229,16 @@ def test_eager(way: str, transform: str, op: str) -> None:
     check(EAGER[transform], op)
 
 
-@pytest.mark.parametrize("op", CASES)
-@pytest.mark.parametrize("transform", TRACED)
-def test_traced(transform: str, op: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    use("operators", monkeypatch)
-    check(TRACED[transform], op)
+ROWS = [
+    (way, transform, op)
+    for way in ("operators", "composite")
+    for transform in TRACED
+    for op in (FEW if (way, transform) == ("composite", "compile, dynamic shapes") else CASES)  # seconds each
+]
 
 
-@pytest.mark.parametrize("op", FEW)
-@pytest.mark.parametrize("transform", TRACED)
-def test_traced_composite(transform: str, op: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    use("composite", monkeypatch)
+@pytest.mark.parametrize(("way", "transform", "op"), ROWS, indirect=["way"])
+def test_traced(way: str, transform: str, op: str) -> None:
     check(TRACED[transform], op)
 
 
