@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import inspect
 import io
 import pickle
 import subprocess
 import sys
-import textwrap
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -180,7 +180,7 @@ def test_patched_ends_with_an_error() -> None:
 def fresh(code: str, *args: Any) -> str:
     """What a new process prints."""
     done = subprocess.run(
-        [sys.executable, "-W", "error::UserWarning", "-c", textwrap.dedent(code), *map(str, args)],
+        [sys.executable, "-W", "error::UserWarning", "-c", inspect.cleandoc(code), *map(str, args)],
         capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
@@ -210,11 +210,17 @@ def test_saved_models_load_in_a_fresh_process(tmp_path: Path) -> None:
     assert "ndpool" in said or not ndpool.torch.functional.ways.operators.AVAILABLE
 
 
-def test_without_the_extension_everything_runs_on_torchs_operations() -> None:
+WITHOUT = {
+    "the extension": "import os; os.environ['NDPOOL_ENGINE'] = 'portable'",
+    "a private name of torch": "import torch; del torch._C._AutoDispatchBelowAutograd",
+}
+
+
+@pytest.mark.parametrize("what", WITHOUT)
+def test_without_it_everything_runs_on_torchs_operations(what: str) -> None:
     said = fresh(
-        """
-        import os
-        os.environ["NDPOOL_ENGINE"] = "portable"
+        WITHOUT[what]
+        + """
         import torch, torch.nn.functional as F
         from ndpool.torch import functional as N, operators, ways
         assert not operators.AVAILABLE and not ways.DIRECT
