@@ -13,6 +13,8 @@ import torch.nn.functional as F
 import ndpool
 from ndpool.torch import functional as N
 
+from .ops import use
+
 X = torch.randn(1, 2, 6, 6)
 
 # what is wrong: a call of either module, and words of ours
@@ -82,3 +84,19 @@ def test_integer_sums_that_do_not_fit_raise(way: str) -> None:
 def test_integer_means_are_exact(way: str) -> None:
     z = torch.tensor([[1, 2, 2, 3, -1, -2]])
     assert N.avg_pool1d(z, 2).tolist() == [[2, 2, -2]]  # halves to even
+
+
+def test_arguments_are_read_as_torch_reads_them() -> None:
+    for arguments in ((2, []), ([2], [1, 2]), ((2,), (1,), (1,)), (2, None, 0, (1,))):
+        assert torch.equal(N.max_pool2d(X, *arguments), F.max_pool2d(X, *arguments))
+    assert torch.equal(N.max_pool2d(input=X, kernel_size=np.int64(2)), F.max_pool2d(X, 2))
+    with pytest.raises(TypeError, match="too many positional arguments"):
+        N.max_pool2d(X, 2, 2, 0, 1, False, False, "first")
+    with pytest.raises(TypeError, match="multiple values for argument 'kernel_size'"):
+        N.max_pool2d(X, 2, kernel_size=2)
+
+
+def test_a_divisor_beyond_the_engine_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    use("operators", monkeypatch)
+    with pytest.raises(RuntimeError, match="convert input to float64"):
+        N.avg_pool2d(X.long(), 2, divisor_override=2**40)

@@ -22,6 +22,7 @@ from torch import Tensor
 
 from ..engines import native
 from ..engines.dtypes import name
+from ..errors import PoolError
 from ..op import Op
 from ..spec import Axis, Law, Window, each
 
@@ -140,6 +141,8 @@ class Bound:
         self.empty = 0 in shape or 0 in self.window.out_shape
         order: Sequence[int] = range(len(shape))
         if not self.empty:
+            if not native.serves(_with_work(self.window), op.law, dtype):
+                raise PoolError(f"{op} of {name(dtype)} is beyond the C++ engine; convert input to float64")
             item = np.dtype(ml_dtypes.bfloat16) if self.word.viewed else self.word.numpy
             self.key = _with_work(self.window), op.law, item, tuple(s * item.itemsize for s in strides)
             self.plan = plan = native.plan(*self.key)

@@ -78,12 +78,12 @@ def read(text: str) -> Pooling:
     """The pooling that `Pooling.text` stands for."""
     try:
         call = ast.parse(text, mode="eval").body
-        assert isinstance(call, ast.Call)
-        assert isinstance(call.func, ast.Name)
+        if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Name):
+            raise ValueError("not a call")
         record = RECORDS[call.func.id]
         given = {str(keyword.arg): ast.literal_eval(keyword.value) for keyword in call.keywords}
         return Pooling(record(**given))
-    except (AssertionError, KeyError, SyntaxError, TypeError, ValueError) as error:
+    except (KeyError, SyntaxError, TypeError, ValueError) as error:
         raise PoolError(f"{text!r} is not an op of ndpool; was the graph made by another version?") from error
 
 
