@@ -14,7 +14,7 @@ from torch import Tensor
 from ndpool.torch import functional as N
 from tests import cases  # noqa: F401  # its profile of hypothesis
 
-from .ops import QUIET, Run
+from .ops import QUIET, Run, use
 
 pytestmark = QUIET
 LARGEST = {1: 14, 2: 7, 3: 5}
@@ -200,7 +200,8 @@ def test_one_nan_wins_as_in_torch(way: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["max_pool", "avg_pool"])
-def test_channels_stay_last(name: str) -> None:
+def test_channels_stay_last(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    use("operators", monkeypatch)
     for rank, memory in ((2, torch.channels_last), (3, torch.channels_last_3d)):
         for shape in ((2, 3, 6, 6), (2, 1, 6, 6), (2, 3, 4, 6)):
             x = values(7, (*shape[:2], *[6] * (rank - 2), *shape[2:]), ties=False).to(memory_format=memory)

@@ -119,6 +119,18 @@ def test_lp_has_a_second_derivative_where_taps_are_zero(way: str) -> None:
     assert not torch.func.hessian(lambda v: N.lp_pool1d(v, 2, 4).sum())(0 * z).isnan().any()
 
 
+def test_axes_of_nothing(way: str) -> None:
+    z = torch.ones(2, 0, requires_grad=True)
+    y = N.global_sum_pool(z, axes=(-1,))
+    assert y.tolist() == [[0], [0]]
+    assert N.max_pool(z, (2,), 1, padding=((1, 2),), return_indices=True)[1].tolist() == [[-1, -1], [-1, -1]]
+
+
+def test_windows_that_read_nothing_are_rejected_where_torch_has_infinity(way: str) -> None:
+    with pytest.raises(RuntimeError, match=r"max_pool1d: on axis 1, output \d reads nothing"):
+        N.max_pool1d(torch.ones(1, 1), 2, 1, 1, dilation=2)
+
+
 def test_windows_that_read_nothing(way: str) -> None:
     z = torch.ones(1, 3, requires_grad=True)
     y = N.max_pool(z, (2,), 1, padding=((3, 3),), empty="zero")

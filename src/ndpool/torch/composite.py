@@ -32,6 +32,8 @@ def pool(x: Tensor, text: str) -> Tensor:
     """The values of all outputs, in x's dtype."""
     pooling = read(text)
     passes = _passes(pooling, x)
+    if any(axis.size == 0 for _, axis in passes):
+        return x.new_zeros(pooling.outputs(x.shape))
     y = LAWS[pooling.law](x, passes, pooling, *pooling.params)
     return y.clone() if y is x else y
 
@@ -40,6 +42,9 @@ def winners(x: Tensor, text: str) -> tuple[Tensor, Tensor]:
     """The values and where each was taken from: flat row-major positions among the pooled axes; -1 for nothing."""
     pooling = read(text)
     passes = _passes(pooling, x)
+    if any(axis.size == 0 for _, axis in passes):
+        shape = pooling.outputs(x.shape)
+        return x.new_zeros(shape), x.new_full(shape, -1, dtype=torch.int64)
     places = _places(x, passes, pooling)
     reads = _where_read(passes, x)
     return _chosen(x, places, pooling, reads), places if reads is None else torch.where(reads, places, -1)
@@ -56,7 +61,9 @@ def let_in() -> None:
 
 
 def _passes(pooling: Pooling, x: Tensor) -> Passes:
-    axes = pooling.op.axes_over(tuple(x.shape))
+    shape = tuple(x.shape)
+    known = all(type(n) is int for n in shape)  # not a tracer's symbols: then the op looks for windows without a tap
+    axes = pooling.op.window(shape).axes if known else pooling.op.axes_over(shape)
     found = [(a, axes[a]) for a in sorted(pooling.axes, reverse=True)]
     return [(a, axis) for a, axis in found if axis != each(axis.size)]
 

@@ -169,6 +169,8 @@ class Bound:
     def winners(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """y, and which tap won: a byte an output for up to 256 taps."""
         residual = _fresh(self.outputs, self.tap)
+        if self.empty:
+            residual[1].zero_()
         return self._run(native.WINNERS, self._laid(x), None, self.outputs, residual[0]), residual[1]
 
     def push(self, x: Tensor, dx: Tensor) -> Tensor:
@@ -186,7 +188,9 @@ class Bound:
     def positions(self, residual: Tensor) -> Tensor:
         """Flat row-major positions among the pooled axes; -1 where nothing is read."""
         out, y = _fresh(self.outputs, word(torch.int64))
-        if not self.empty:
+        if self.empty:
+            out.fill(-1)
+        else:
             numbering = native.plan(*self.key, self.op.pooled_axes(len(self.inputs.shape)))
             out[...] = numbering.positions(np.ascontiguousarray(array(residual).transpose(numbering.layout.order)))
         return y
