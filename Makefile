@@ -75,5 +75,5 @@ sanitize:
 	  build/sanitize/bin/python -m pytest -q --capture=sys $(wildcard tests/test_agreement.py tests/test_native.py)
 
 clean:
-	rm -rf $(VENV) build dist demo.html lenet_*.svg .coverage* .hypothesis .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) build dist demo.html lenet_*.svg smooth_pool.svg .coverage* .hypothesis .pytest_cache .mypy_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

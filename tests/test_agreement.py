@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import cache, partial
 from types import SimpleNamespace
 from typing import Any
@@ -361,3 +361,40 @@ def test_a_long_window_gives_the_same_bits_in_any_batch_and_layout(op: ndpool.Op
     assert np.array_equal(whole, op(np.asfortranarray(x)))
     stride = op.stride or op.kernel_size
     np.testing.assert_allclose(op(x[:, stride:, 2 * stride :]), whole[:, 1:, 2:], rtol=1e-5, atol=1e-6)
+
+
+# -- ndpool.torch: records on tensors, differentiated by torch -------------------------------------------------------
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit.*:DeprecationWarning")
+@pytest.mark.parametrize("way", ["operators", "composite"])
+@pytest.mark.parametrize("name", [name for name, op in cases.RECORDS.items() if op.law.name in portable.LAWS])
+def test_tensors_agree_with_the_reference(name: str, way: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    torch = pytest.importorskip("torch", reason="the adapter is torch's")
+    from ndpool.torch import functional
+
+    from .torch.ops import use
+
+    use(way, monkeypatch)
+    op = cases.RECORDS[name]
+    given = {field.name: getattr(op, field.name) for field in fields(op)}
+
+    def pool(x: Any) -> Any:
+        return getattr(functional, op.name)(x, **given)
+
+    shape = op.out_shape(cases.SHAPE)
+    for seed, dtype in enumerate(("float64", "float32")):
+        want = case(op.law, op.window(cases.SHAPE), np.dtype(dtype), seed, specials=False)
+        x, dx = torch.from_numpy(want.x).requires_grad_(), torch.from_numpy(want.dx)
+        y = pool(x)
+        y.backward(torch.from_numpy(want.dy.reshape(shape)))
+        _, moved = torch.func.jvp(pool, (x.detach(),), (dx,))
+        assert want.jvp is not None
+        assert_close(y.detach().numpy(), want.y.reshape(shape), "y")
+        assert_close(moved.numpy(), want.jvp.reshape(shape), "jvp")
+        assert_close(x.grad.numpy(), want.vjp, "vjp")
+        if op.law.name in ("max", "min"):
+            assert_same_zeros(y.detach().numpy(), want.y.reshape(shape), "y")
+            places = getattr(functional, op.name)(x.detach(), **given | {"return_indices": True})[1]
+            found = reference.winners(want.window, op.law, want.x, op.pooled_axes(len(cases.SHAPE)))[1]
+            assert np.array_equal(places.numpy(), np.reshape(found, shape))

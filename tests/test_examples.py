@@ -18,16 +18,21 @@ from benchmarks import graph as overhead
 import ndpool
 
 
-@pytest.fixture(scope="module")
-def lenet() -> Any:
-    path = Path(__file__).parents[1] / "examples/lenet.py"
-    spec = importlib.util.spec_from_file_location("lenet_example", path)
+def load(name: str) -> Any:
+    """An example as a module."""
+    path = Path(__file__).parents[1] / f"examples/{name}.py"
+    spec = importlib.util.spec_from_file_location(f"{name}_example", path)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module  # dataclasses look their module up
     spec.loader.exec_module(module)
     return module
+
+
+@pytest.fixture(scope="module")
+def lenet() -> Any:
+    return load("lenet")
 
 
 @pytest.fixture(scope="module")
@@ -112,3 +117,44 @@ def test_benchmark_compares_the_same_work(program: ndpool.Program) -> None:
 def test_benchmark_prints_a_table(capsys: pytest.CaptureFixture[str]) -> None:
     overhead.main(rounds=1, seconds=0.0)
     assert len(capsys.readouterr().out.splitlines()) == 1 + 3 * 3 + 1
+
+
+# -- the pooling that learns -------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def smooth_pool() -> Any:
+    pytest.importorskip("torch", reason="the example is about ndpool.torch")
+    return load("smooth_pool")
+
+
+def test_smooth_pooling_learns_its_beta(smooth_pool: Any) -> None:
+    import torch
+
+    torch.set_num_threads(1)
+    results = {name: smooth_pool.learn(name, steps=80, held_out=200) for name in smooth_pool.POOLS}
+    assert all(result.accuracy[-1] > 0.6 > result.accuracy[0] for result in results.values())
+    first, last = (np.array(results["smooth max"].betas[i]) for i in (0, -1))
+    assert np.array_equal(first, [1, 1])
+    assert np.all(np.abs(last - 1) > 0.05)
+    picture = ElementTree.fromstring(smooth_pool.picture(results))
+    assert len(list(picture.iter("{http://www.w3.org/2000/svg}polyline"))) == 3 + 2
+
+
+def test_smooth_pool_command_line(smooth_pool: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert smooth_pool.main(["--steps", "2", "--out", str(tmp_path / "new")]) == 0
+    assert capsys.readouterr().out.count("right") == 3
+    assert (tmp_path / "new/smooth_pool.svg").exists()
+
+
+def test_torch_benchmark_compares_the_same_work(capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("torch", reason="the benchmark is about ndpool.torch")
+    from benchmarks import torch as beside
+
+    assert beside.main(["--rounds", "1", "--only", "(1, 3, 8, 8), no grad"]) == 0
+    assert "(1, 3, 8, 8), no grad" in capsys.readouterr().out
+    for name, make in beside.MODELS.items():
+        beside.BATCH, beside.SIDE = 1, 32
+        for memory in beside.FORMATS.values():
+            ours, theirs, image = beside.pair(make, memory)
+            assert beside.agree(beside.inference_step(ours, image), beside.inference_step(theirs, image)), name

@@ -90,32 +90,36 @@ def max_unpool(
         if shape_of(indices, "indices") != shape:
             raise PoolError(f"indices has shape {shape_of(indices)}, but y has {shape}; give both the same")
         choice("duplicates", duplicates, ("sum", "last"))
-        kernel_size, padding = sizes("kernel_size", kernel_size, 1), numbered(padding)
-        stride = kernel_size if stride is None else sizes("stride", stride, 1)
-        axes = axes_tuple(axes)
-        pooled = resolve_axes(
-            axes, rank_of(kernel_size=kernel_size, stride=stride, padding=padding, axes=axes), len(shape)
-        )
-        given = None if output_size is None else sizes("output_size", output_size, 0)
-        whole = isinstance(given, tuple) and len(given) == len(shape)
-        out = list(shape)
-        for i, a in enumerate(pooled):
-            k, s, (lo, hi) = (
-                entries("kernel_size", kernel_size, len(pooled))[i],
-                entries("stride", stride, len(pooled))[i],
-                sides(entries("padding", padding, len(pooled))[i]),
-            )
-            out[a] = (shape[a] - 1) * s - lo - hi + k
-            if given is not None:
-                out[a] = given[a] if whole else entries("output_size", given, len(pooled))[i]  # type: ignore[index]
-            elif out[a] < 0:
-                raise PoolError(
-                    f"on axis {a}, the output would have {out[a]} positions; use less padding or output_size"
-                )
+        out, pooled = unpooled_shape(shape, kernel_size, stride, padding, output_size, axes)
         if namespace(indices) is not namespace(y):
             raise PoolTypeError("y and indices are of different kinds; give two arrays or two nested lists")
         run = unpooling.nested if namespace(y) is None else unpooling.arrays
-        return run(y, indices, tuple(out), tuple(sorted(pooled)), duplicates)
+        return run(y, indices, out, pooled, duplicates)
+
+
+def unpooled_shape(
+    shape: tuple[int, ...], kernel_size: Any, stride: Any, padding: Any, output_size: Any, axes: Any
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """The shape that `max_unpool` gives, and the pooled axes, ascending."""
+    kernel_size, padding = sizes("kernel_size", kernel_size, 1), numbered(padding)
+    stride = kernel_size if stride is None else sizes("stride", stride, 1)
+    axes = axes_tuple(axes)
+    pooled = resolve_axes(axes, rank_of(kernel_size=kernel_size, stride=stride, padding=padding, axes=axes), len(shape))
+    given = None if output_size is None else sizes("output_size", output_size, 0)
+    whole = isinstance(given, tuple) and len(given) == len(shape)
+    out = list(shape)
+    for i, a in enumerate(pooled):
+        k, s, (lo, hi) = (
+            entries("kernel_size", kernel_size, len(pooled))[i],
+            entries("stride", stride, len(pooled))[i],
+            sides(entries("padding", padding, len(pooled))[i]),
+        )
+        out[a] = (shape[a] - 1) * s - lo - hi + k
+        if given is not None:
+            out[a] = given[a] if whole else entries("output_size", given, len(pooled))[i]  # type: ignore[index]
+        elif out[a] < 0:
+            raise PoolError(f"on axis {a}, the output would have {out[a]} positions; use less padding or output_size")
+    return tuple(out), tuple(sorted(pooled))
 
 
 def unpad(x: Any, padding: Any, axes: Any = None) -> Any:

@@ -115,6 +115,17 @@ class Op(ABC):
         with named(self.name):
             return _window(self, tuple(integer("shape", n, 0) for n in shape))
 
+    def axes_over(self, shape: tuple[Any, ...]) -> list[Axis]:
+        """The axes of the window. Only arithmetic is asked of the sizes, so a tracer's symbols will do."""
+        axes = [each(n) for n in shape]
+        pooled = self._pooled(len(shape))
+        for i, a in enumerate(pooled):
+            try:
+                axes[a] = self._axis(shape[a], i, len(pooled))
+            except PoolError as error:
+                raise PoolError(f"on axis {a}, {error}") from None
+        return axes
+
     def _reject_empty(self, window: Window, pooled: tuple[int, ...]) -> None:
         for a in pooled:
             axis = window.axes[a]
@@ -267,20 +278,14 @@ def _accept(name: str, tangent: Any, of: str, shape: tuple[int, ...], xp: Any, d
 
 @lru_cache(maxsize=4096)
 def _window(op: Op, shape: tuple[int, ...]) -> Window:
-    axes = [each(n) for n in shape]
-    pooled = op._pooled(len(shape))
-    for i, a in enumerate(pooled):
-        try:
-            axes[a] = op._axis(shape[a], i, len(pooled))
-        except PoolError as error:
-            raise PoolError(f"on axis {a}, {error}") from None
+    axes = op.axes_over(shape)
     window = Window(tuple(axes))
     extents = [-(-axis.extent // axis.per) for axis in axes]
     fits("the number of inputs", math.prod(window.shape))
     fits("the number of outputs", math.prod(window.out_shape))
     fits("the number of positions under a window", math.prod(extents))
     if op.empty == "error":
-        op._reject_empty(window, pooled)
+        op._reject_empty(window, op._pooled(len(shape)))
     return window
 
 

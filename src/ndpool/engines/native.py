@@ -106,11 +106,15 @@ def set_threads(n: int) -> None:
 
 def supports(window: Window, law: Law, x: Any) -> bool:
     """Whether the kernels run `law` over `window` on x. They leave alone what is empty, complex, or a plain copy."""
+    return type(x) is np.ndarray and serves(window, law, x.dtype)
+
+
+def serves(window: Window, law: Law, dtype: Any) -> bool:
+    """The same of any memory with elements of that dtype, whichever library's."""
     return (
-        type(x) is np.ndarray
-        and name(x.dtype) in TYPES
+        name(dtype) in TYPES
         and portable.supports(window, law)
-        and not (law.name == "mean" and (law.params[0] or 0) >> 31 and kind(x.dtype) == "integer")
+        and not (law.name == "mean" and (law.params[0] or 0) >> 31 and kind(dtype) == "integer")
         and 0 not in window.shape
         and 0 not in window.out_shape
         and len(window.axes) <= MOST_AXES
@@ -136,20 +140,20 @@ def winners(window: Window, law: Law, x: Array, axes: tuple[int, ...]) -> tuple[
 
 def bind(window: Window, law: Law, x: Array) -> Plan:
     """The plan for arrays that lie as x does."""
-    return _plan(window, law, x.dtype, x.strides)
+    return plan(window, law, x.dtype, x.strides)
 
 
 class Plan:
     """A window, a law, a dtype and a layout, with every decision made; runs on any array that lies like that."""
 
     def __init__(self, window: Window, law: Law, dtype: np.dtype[Any], strides: tuple[int, ...], axes: Any = ()):
-        self.window, self.law, self.dtype = window, law, dtype
+        self.window, self.law, self.dtype, self.axes = window, law, dtype, axes
         steps = _steps(axes, window)
         self.layout = layout = Layout(window, strides, steps)
         self.pooled, self.out_shape, self.back = layout.pooled, layout.out_shape, layout.back
         self.native, _ = _load()
         folded = [_merged([window.axes[i] for i in group]) for group in layout.pooled_groups]
-        taps = [_taps(axis) for axis in folded]
+        taps = [longest(axis) for axis in folded]
         rows = sorted(range(len(folded)), key=lambda g: layout.pooled_groups[g][-1])  # row-major, as the caller has it
         tap_steps = [0] * len(folded)
         for at, g in enumerate(rows):
@@ -180,14 +184,19 @@ class Plan:
         law = self.law
         if law.params[0] in ("all", "split"):  # where it was taken from is the first of them
             law = (maximum if law.name == "max" else minimum)("first", law.params[1])
-        plan = _plan(self.window, law, self.dtype, x.strides, axes)
-        y, residual = plan._winners(x)
-        places = plan._shown(plan._run(POSITIONS, x, residual, None, np.empty(plan.out_shape, np.int64)))
-        steps = _steps(axes, self.window)
+        numbering = plan(self.window, law, self.dtype, x.strides, axes)
+        y, residual = numbering._winners(x)
+        return numbering._shown(y), numbering.positions(residual)
+
+    def positions(self, residual: Array) -> Array:
+        """Flat positions within the plan's `axes` of the winners in a dense residual; -1 where nothing is read."""
+        places = np.empty(self.out_shape, np.int64)
+        self.run(POSITIONS, self.type, residual, None, places)
+        places, steps = self._shown(places), _steps(self.axes, self.window)
         for i in set(steps) - set(self.pooled):  # no window joins these: the output's own index
             own = np.arange(self.window.axes[i].size) * steps[i]
             places = np.where(places < 0, places, places + own.reshape((-1,) + (1,) * (len(self.window.axes) - i - 1)))
-        return plan._shown(y), places
+        return places
 
     def linearize(self, x: Array) -> Linear:
         """A max keeps which tap won, a byte an output for up to 256 taps; a sum keeps nothing; other laws keep x."""
@@ -229,7 +238,7 @@ class Plan:
         step = dy.itemsize
         for i in reversed(self.layout.order):
             strides[i], step = step, step * self.window.axes[i].size
-        return _plan(self.window, self.law, dy.dtype, tuple(strides))
+        return plan(self.window, self.law, dy.dtype, tuple(strides))
 
     def _run(self, mode: int, moved: Array, x: Any, a: Any, y: Array, b: Any = None) -> Array:
         """`moved` has the dtype of tangents; x and a as `kernels.h` has them; y and b are dense results. Gives y."""
@@ -237,19 +246,27 @@ class Plan:
         if not plain:
             if not y.dtype.isnative:
                 return self._run(mode, moved, x, a, np.empty(y.shape, y.dtype.newbyteorder("=")), b).astype(y.dtype)
-            fits = self.native.run(self.handle, mode, code, _buffer(x), _buffer(a), _buffer(y), b, threads())
-        else:
-            fits = self.native.run(self.handle, mode, code, x, a, y, b, _Settings.threads or threads())
-        if not fits:
-            raise PoolError(f"a sum does not fit {name(self.dtype)}; convert x to a wider type first")
+            self.run(mode, code, _buffer(x), _buffer(a), _buffer(y), b)
+        elif not self.native.run(self.handle, mode, code, x, a, y, b, _Settings.threads or threads()):
+            raise self.does_not_fit()
         return y
+
+    def run(self, mode: int, moved: int, x: Any, a: Any, y: Any, b: Any = None, most: int = 0) -> None:
+        """The kernels themselves, on buffers: x and a of any strides that the layout can walk, y and b (and a residual)
+        dense in the layout's order, whatever their strides say; `most` threads, or as many as are set."""
+        if not self.native.run(self.handle, mode, moved, x, a, y, b, most or _Settings.threads or threads()):
+            raise self.does_not_fit()
+
+    def does_not_fit(self) -> PoolError:
+        """What is raised where an integer sum overflows."""
+        return PoolError(f"a sum does not fit {name(self.dtype)}; convert x to a wider type first")
 
     def _shown(self, a: Array) -> Array:
         """A dense result in the caller's order of axes."""
         return a if self.back is None else a.transpose(self.back)
 
 
-_plan = lru_cache(maxsize=1024)(Plan)
+plan = lru_cache(maxsize=1024)(Plan)
 
 
 class _Moving:
@@ -365,7 +382,7 @@ def _merged(axes: list[Axis]) -> Axis:
     return axes[0] if len(axes) == 1 else Axis(n, 1, stride=n, extent=n)
 
 
-def _taps(axis: Axis) -> int:
+def longest(axis: Axis) -> int:
     """Taps of the longest window before clipping."""
     if axis.per == 1:
         return -(-axis.extent // axis.dilation)
@@ -377,7 +394,7 @@ def _packed(axis: Axis) -> tuple[int, int, int, bytes]:
     o = np.arange(axis.outputs)
     first, length = axis.span(o)
     start = o * axis.stride // axis.per - axis.lo
-    taps = np.full_like(length, _taps(axis)) if axis.per == 1 else length
+    taps = np.full_like(length, longest(axis)) if axis.per == 1 else length
     vectors = np.stack([np.where(length > 0, first, 0), length, start, axis.span(o, axis.margin)[1], taps])
     return axis.size, axis.outputs, axis.dilation, vectors.astype(np.int64).tobytes()
 

@@ -1,0 +1,339 @@
+"""The engine's modes as torch operators: `torch.ops.ndpool.forward`, `winners`, `push`, `pull`, `pick`, `spread` and
+`positions`.
+
+They are closed under differentiation: the derivative of each is made of the others, so every order and every mixture of
+forward and reverse mode is there. Reading order: the derivatives (a `Rule` an operator), the kernels and the shapes of
+what they give, how an operator is registered, and at the end the operators.
+
+Why not `torch.library.custom_op`: its forward mode is silently wrong and functorch's grad fails on it. An operator with
+an autograd.Function on its Autograd key, entered at one functorch level at a time, passes every transform; it takes a
+few private names, which are looked up once, here. Where one is missing there are no operators (`MISSING` says which)
+and `composite` serves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd import Function
+from torch.autograd.forward_ad import unpack_dual
+
+from ..engines import native
+from .kernels import dense, lies_last, residual_dtype
+from .pooling import read
+
+try:
+    from torch._C import _are_functorch_transforms_active as transforms_active
+    from torch._C import _AutoDispatchBelowAutograd as below_autograd
+    from torch._C import _is_fwd_grad_enabled as forward_mode_enabled
+    from torch._functorch.autograd_function import (  # type: ignore[attr-defined]
+        enable_single_level_autograd_function as single_level,
+    )
+    from torch.autograd.forward_ad import _set_fwd_grad_enabled as set_forward_mode
+
+    MISSING = ""
+except ImportError as error:  # pragma: no cover  # another version of torch
+    MISSING = str(error)
+
+AVAILABLE = native.available() and not MISSING
+Sizes = Sequence[int]
+
+# the operators, registered below
+forward: Any
+winners: Any
+push: Any
+pull: Any
+pick: Any
+spread: Any
+positions: Any
+
+
+# -- derivatives -------------------------------------------------------------------------------------------------------
+#
+# Laws that are not linear and have no one winner are quasi-arithmetic, phi(y) = sum phi(x_t): with the weights
+# w_t = phi'(x_t) / phi'(y),
+#
+#     push(x, v) = sum_t w_t v_t,    pull(x, g) its transpose,    c = phi'' / phi'
+#     d push(x, v) along u  =  push(x, c(x) u v) - c(y) push(x, u) push(x, v)
+#     d <push(x, v), g> / dx  =  c(x) v pull(x, g) - pull(x, c(y) g push(x, v))
+#
+# c is beta for smooth max and (p - 1) / x for Lp. Shared winners do not move, and nor does c for them: it is None.
+
+
+def _curvature(x: Tensor, text: str) -> tuple[Tensor, Any, Any, Any] | None:
+    """x, c(x), c(y), and 1 where there is a second derivative; x is nudged off 0: a weight cancels the pole of c."""
+    law = read(text).op.law
+    if law.name == "smooth_max":
+        return x, law.params[0], law.params[0], 1
+    if law.name != "lp" or law.params[0] == 1:
+        return None
+    p, tiny = law.params[0], torch.finfo(x.dtype).tiny ** 0.5
+    x = torch.where(x == 0, tiny, x)
+    y = forward(x, text)
+    return x, (p - 1) / x, (p - 1) / y, (y > 1e3 * tiny).to(y.dtype)  # a norm has a kink where it is 0
+
+
+def _pushed_along(x: Tensor, v: Tensor, u: Tensor, text: str) -> Any:
+    """The derivative of push(x, v) in x along u."""
+    found = _curvature(x, text)
+    if found is None:
+        return None
+    x, cx, cy, there = found
+    return (push(x, cx * u * v, text) - cy * push(x, u, text) * push(x, v, text)) * there
+
+
+def _pulled_along(x: Tensor, v: Tensor, g: Tensor, text: str, sizes: Sizes, last: bool) -> Any:
+    """The derivative of <push(x, v), g> in x."""
+    found = _curvature(x, text)
+    if found is None:
+        return None
+    x, cx, cy, there = found
+    g = g * there
+    return cx * v * pull(x, g, text, sizes, last) - pull(x, cy * g * push(x, v, text), text, sizes, last)
+
+
+def _plus(a: Tensor | None, b: Tensor | None) -> Tensor | None:
+    return b if a is None else a if b is None else a + b
+
+
+@dataclass(frozen=True)
+class Rule:
+    """How one operator is differentiated.
+
+    `keep(inputs, output)` says what is needed of them: tensors, and the rest; `vjp(tensors, rest, needs, g)` gives the
+    cotangents of the tensor arguments, `jvp(tensors, rest, *tangents)` the tangent of the (first) result.
+    """
+
+    keep: Callable[[Any, Any], tuple[tuple[Tensor | None, ...], Any]]
+    vjp: Callable[..., tuple[Tensor | None, ...]]
+    jvp: Callable[..., Tensor | None]
+    tensors: int = 1  # arguments
+    outputs: int = 1
+
+
+def back(x: Tensor, text: str, axes: tuple[int, ...] | None = None) -> tuple[str, list[int], bool]:
+    """What a transpose asks of an input it does not see: sizes of the pooled axes, and whether channels lie last."""
+    return text, [x.shape[a] for a in axes or read(text).axes], lies_last(x.shape, x.stride())
+
+
+def _ahead(x: Tensor | None, dx: Tensor, text: str) -> Any:
+    """The transpose of `pull`, which sees no x for a linear law."""
+    return forward(dx, text) if x is None else push(x, dx, text)
+
+
+def _push_vjp(kept: Any, rest: Any, needs: Any, g: Tensor) -> tuple[Tensor | None, ...]:
+    x, dx = kept
+    return _pulled_along(x, dx, g, *rest) if needs[0] else None, pull(x, g, *rest) if needs[1] else None
+
+
+def _push_jvp(kept: Any, rest: Any, u: Tensor | None, t: Tensor | None) -> Tensor | None:
+    x, dx = kept
+    along = None if u is None else _pushed_along(x, dx, u, rest[0])
+    t = torch.zeros_like(dx) if t is None and along is None else t  # winners that are shared do not move
+    return _plus(along, None if t is None else push(x, t, rest[0]))
+
+
+def _pull_vjp(kept: Any, rest: Any, needs: Any, h: Tensor) -> tuple[Tensor | None, ...]:
+    x, dy = kept
+    return _pulled_along(x, h, dy, *rest) if needs[0] else None, _ahead(x, h, rest[0]) if needs[1] else None
+
+
+def _pull_jvp(kept: Any, rest: Any, u: Tensor | None, t: Tensor | None) -> Tensor | None:
+    x, dy = kept
+    along = None if u is None else _pulled_along(x, u, dy, *rest)
+    t = torch.zeros_like(dy) if t is None and along is None else t
+    return _plus(along, None if t is None else pull(x, t, *rest))
+
+
+FORWARD = Rule(
+    lambda args, y: ((None if read(args[1]).linear else args[0],), back(*args)),
+    lambda kept, rest, needs, g: (pull(*kept, g, *rest),),
+    lambda kept, rest, dx: _ahead(kept[0], dx, rest[0]),
+)
+WINNERS = Rule(
+    lambda args, results: ((results[1],), back(*args)),
+    lambda kept, rest, needs, g: (spread(*kept, g, *rest),),
+    lambda kept, rest, dx: pick(*kept, dx, rest[0]),
+    outputs=2,
+)
+PICK = Rule(
+    lambda args, dy: ((args[0],), back(*args[1:])),
+    lambda kept, rest, needs, g: (None, spread(*kept, g, *rest)),
+    lambda kept, rest, _, t: pick(*kept, t, rest[0]),
+    tensors=2,
+)
+SPREAD = Rule(
+    lambda args, dx: ((args[0],), args[2:]),
+    lambda kept, rest, needs, g: (None, pick(*kept, g, rest[0])),
+    lambda kept, rest, _, t: spread(*kept, t, *rest),
+    tensors=2,
+)
+PUSH = Rule(lambda args, dy: (args[:2], back(args[0], args[2])), _push_vjp, _push_jvp, tensors=2)
+PULL = Rule(lambda args, dx: ((args[0], args[1] if args[0] is not None else None), args[2:]), _pull_vjp, _pull_jvp, 2)
+POSITIONS = Rule(lambda args, places: ((), ()), lambda *_: (), lambda *_: None)
+
+
+# -- kernels, and the shapes of what they give -----------------------------------------------------------------------
+
+
+def _forward(x: Tensor, text: str) -> Tensor:
+    return read(text).bind(tuple(x.shape), x.stride(), x.dtype).forward(x)
+
+
+def _winners(x: Tensor, text: str) -> tuple[Tensor, Tensor]:
+    return read(text).bind(tuple(x.shape), x.stride(), x.dtype).winners(x)
+
+
+def _push(x: Tensor, dx: Tensor, text: str) -> Tensor:
+    return read(text).bind(tuple(x.shape), x.stride(), dx.dtype).push(x, dx)
+
+
+def _pull(x: Tensor | None, dy: Tensor, text: str, sizes: Sizes, last: bool) -> Tensor:
+    if x is not None:
+        return read(text).bind(tuple(x.shape), x.stride(), dy.dtype).pull(x, dy)
+    return read(text).bind_dense(dy.shape, sizes, last, dy.dtype).pull(None, dy)
+
+
+def _pick(residual: Tensor, dx: Tensor, text: str) -> Tensor:
+    return read(text).bind(tuple(dx.shape), dx.stride(), dx.dtype).pick(residual, dx)
+
+
+def _spread(residual: Tensor, dy: Tensor, text: str, sizes: Sizes, last: bool) -> Tensor:
+    return read(text).bind_dense(dy.shape, sizes, last, dy.dtype).spread(residual, dy)
+
+
+def _positions(residual: Tensor, text: str, sizes: Sizes, last: bool) -> Tensor:
+    return read(text).bind_dense(residual.shape, sizes, last, torch.float32).positions(residual)
+
+
+def _outputs_of(x: Tensor, text: str, *dtypes: torch.dtype) -> list[Tensor]:
+    shape, last = read(text).outputs(x.shape), lies_last(x.shape, x.stride())
+    return [torch.empty_strided(shape, dense(shape, last), dtype=d, device=x.device) for d in dtypes or (x.dtype,)]
+
+
+def _inputs_of(dy: Tensor, text: str, sizes: Sizes, last: bool) -> Tensor:
+    shape = read(text).inputs(dy.shape, sizes)
+    last = lies_last(shape, dense(shape, last))
+    return torch.empty_strided(shape, dense(shape, last), dtype=dy.dtype, device=dy.device)
+
+
+def _fake_winners(x: Tensor, text: str) -> tuple[Tensor, Tensor]:
+    y, residual = _outputs_of(x, text, x.dtype, residual_dtype(read(text).op.axes_over(tuple(x.shape))))
+    return y, residual
+
+
+def _fake_pull(x: Tensor | None, dy: Tensor, text: str, sizes: Sizes, last: bool) -> Tensor:
+    if x is None:
+        return _inputs_of(dy, text, sizes, last)
+    return torch.empty_strided(x.shape, dense(x.shape, lies_last(x.shape, x.stride())), dtype=dy.dtype, device=x.device)
+
+
+def _fake_positions(residual: Tensor, text: str, sizes: Sizes, last: bool) -> Tensor:
+    shape = read(text).inputs(residual.shape, sizes)
+    strides = dense(residual.shape, lies_last(shape, dense(shape, last)))
+    return torch.empty_strided(residual.shape, strides, dtype=torch.int64, device=residual.device)
+
+
+# -- registration ------------------------------------------------------------------------------------------------------
+
+if AVAILABLE:
+    _library = torch.library.Library("ndpool", "DEF")
+
+
+def _register(name: str, schema: str, kernel: Callable[..., Any], fake: Callable[..., Any], rule: Rule) -> Any:
+    """The operator `ndpool::name`: its kernel on the CPU, its shapes, its derivatives, and itself under vmap."""
+    if not AVAILABLE:
+        return None
+    _library.define(name + schema, tags=(torch.Tag.pt2_compliant_tag,))
+    op = getattr(torch.ops.ndpool, name).default
+    _library.impl(name, kernel, "CPU")
+    torch.library.register_fake(f"ndpool::{name}", fake, lib=_library)
+    _library.impl(name, _autograd(name, op, rule), "Autograd")
+
+    def batched(info: Any, dims: Any, *args: Any) -> Any:
+        front = [
+            arg if not isinstance(arg, Tensor) else arg.expand(info.batch_size, *arg.shape) if d is None
+            else arg.movedim(d, 0)
+            for arg, d in zip(args, dims, strict=True)
+        ]  # fmt: skip
+        return op(*front), 0 if rule.outputs == 1 else (0,) * rule.outputs
+
+    torch.library.register_vmap(f"ndpool::{name}", batched, lib=_library)
+    return op
+
+
+def _autograd(name: str, op: Any, rule: Rule) -> Callable[..., Any]:
+    """What runs on the Autograd key: an autograd.Function at the functorch level that the dispatcher is at."""
+
+    class Differentiated(Function):
+        @staticmethod
+        def forward(modes: Any, *args: Any) -> Any:
+            if modes is None:
+                with below_autograd():
+                    return op(*args)
+            # apply() has switched both modes off; the levels below this one still need them
+            with torch.set_grad_enabled(modes[0]), set_forward_mode(modes[1]), below_autograd():
+                return op(*args)
+
+        @staticmethod
+        def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+            ctx.modes = inputs[0]
+            tensors, ctx.rest = rule.keep(inputs[1:], output)
+            ctx.save_for_backward(*tensors)
+            ctx.save_for_forward(*tensors)
+            ctx.set_materialize_grads(False)
+            if rule.outputs > 1:
+                ctx.mark_non_differentiable(*output[1:])
+
+        @staticmethod
+        def backward(ctx: Any, g: Any, *_: Any) -> Any:
+            needs = ctx.needs_input_grad[1:]
+            found = () if g is None else rule.vjp(ctx.saved_tensors, ctx.rest, needs, g)
+            return None, *found, *[None] * (len(needs) - len(found))
+
+        @staticmethod
+        def jvp(ctx: Any, _: Any, *tangents: Any) -> Any:
+            tensors, tangents = ctx.saved_tensors, tangents[: rule.tensors]
+            if ctx.modes is None:
+                found = rule.jvp(tensors, ctx.rest, *tangents)
+            else:  # forward mode is off here too, but the levels below may be in it: a jvp of a jvp
+                still = [
+                    t if t is None or not t.is_floating_point() else unpack_dual(t, level=0).primal for t in tensors
+                ]
+                with set_forward_mode(ctx.modes[1]):
+                    found = rule.jvp(still, ctx.rest, *tangents)
+            return found if rule.outputs == 1 else (found, *[None] * (rule.outputs - 1))
+
+    Differentiated.__name__ = Differentiated.__qualname__ = name
+    apply = super(Function, Differentiated).apply
+
+    def call(*args: Any) -> Any:
+        if transforms_active():
+            with single_level():
+                return apply((torch.is_grad_enabled(), forward_mode_enabled()), *args)
+        return apply(None, *args)
+
+    return call
+
+
+_TRANSPOSED = "str op, SymInt[] sizes, bool last"
+forward = _register("forward", "(Tensor x, str op) -> Tensor", _forward, lambda x, op: _outputs_of(x, op)[0], FORWARD)
+winners = _register("winners", "(Tensor x, str op) -> (Tensor, Tensor)", _winners, _fake_winners, WINNERS)
+push = _register(
+    "push", "(Tensor x, Tensor dx, str op) -> Tensor", _push, lambda x, dx, op: _outputs_of(x, op, dx.dtype)[0], PUSH
+)
+pull = _register("pull", f"(Tensor? x, Tensor dy, {_TRANSPOSED}) -> Tensor", _pull, _fake_pull, PULL)
+pick = _register(
+    "pick", "(Tensor residual, Tensor dx, str op) -> Tensor", _pick, lambda _, dx, op: _outputs_of(dx, op)[0], PICK
+)
+spread = _register(
+    "spread", f"(Tensor residual, Tensor dy, {_TRANSPOSED}) -> Tensor", _spread,
+    lambda _, dy, *back: _inputs_of(dy, *back), SPREAD,
+)  # fmt: skip
+positions = _register(
+    "positions", f"(Tensor residual, {_TRANSPOSED}) -> Tensor", _positions, _fake_positions, POSITIONS
+)

@@ -1,0 +1,183 @@
+"""Which way a tensor goes: straight to a plan, through the operators, or through torch's own operations.
+
+    plain CPU tensor, no transform or mode about      the plan itself; with a gradient wanted, one autograd.Function
+    CPU or meta tensor                                the operators, which every transform and tracer sees through
+    any other device, dtype or tensor subclass        `composite`
+
+A `Call` is a function with its arguments read; `eager` and `traced` run it on a tensor.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, is_grad_enabled, strided
+from torch.autograd import Function, forward_ad
+from torch.nn import Parameter
+
+from ..engines import native
+from ..engines.dtypes import check, name
+from ..errors import PoolError, PoolTypeError
+from ..op import Op
+from . import composite, operators
+from .kernels import Bound
+from .pooling import REMEMBERED, Pooling, of
+
+try:
+    from torch._C import _are_functorch_transforms_active as transforms_active
+    from torch._C import _dispatch_keys as dispatch_keys
+    from torch._C import _get_tracing_state as tracing_state
+    from torch._C import _len_torch_dispatch_stack as dispatch_modes
+
+    _ = forward_ad._current_level
+    DIRECT = operators.AVAILABLE
+except (ImportError, AttributeError):  # pragma: no cover  # another version of torch
+    DIRECT = False
+
+PLAIN = dispatch_keys(torch.empty(0)) if DIRECT else None
+DEVICES = ("cpu", "meta")
+NATIVE = tuple(d for d in vars(torch).values() if isinstance(d, torch.dtype) and name(d) in native.TYPES)
+
+
+class PoolRuntimeError(PoolError, RuntimeError):
+    """A `PoolError` where torch raises a RuntimeError."""
+
+
+class PoolUnsupportedError(PoolTypeError, NotImplementedError):
+    """A `PoolTypeError` where torch raises a NotImplementedError, which is a RuntimeError."""
+
+
+class Call:
+    """A function with its arguments read: the record, the rank that torch's rules ask for (None: our own rules hold),
+    and the plans for tensors it has seen, which need no more questions."""
+
+    def __init__(self, op: Op, rank: int | None = None):
+        self.op, self.rank = op, rank
+        self.indices = bool(getattr(op, "return_indices", False))
+        self.keeps = bool(getattr(op, "keepdims", True))
+        self.bounds: dict[Any, Bound] = {}
+
+    def pooling(self, ndim: int) -> Pooling:
+        return of(self.op, ndim)
+
+    def accept(self, x: Any) -> None:
+        """Raise for what is not a tensor of numbers that the law takes."""
+        if not isinstance(x, Tensor):
+            raise PoolTypeError(f"input is a {type(x).__name__}, not a torch.Tensor; use torch.as_tensor(input)")
+        if x.layout is not strided or x.is_quantized:
+            raise PoolUnsupportedError(f"input is {'quantized' if x.is_quantized else x.layout}; use input.to_dense()")
+        self.accept_kind(x.dtype, x.ndim)
+
+    def accept_kind(self, dtype: torch.dtype, ndim: int) -> None:
+        """Raise unless the law takes such elements, and torch's rules such a shape."""
+        try:
+            check(self.op.law.name, dtype, "input")
+        except PoolTypeError as error:
+            raise PoolUnsupportedError(str(error)) from None
+        if self.rank is not None and ndim not in (self.rank + 1, self.rank + 2):
+            raise PoolRuntimeError(
+                f"input has {ndim} axes; give it {self.rank + 1} (channels and {self.rank} to pool) or one more for "
+                "the batch, or use the function without a rank in its name"
+            )
+
+
+def eager(call: Call, x: Tensor) -> Any:
+    """The result, and where it was taken from if the record says so."""
+    if DIRECT and is_plain(x):
+        key = (x.shape, x.stride(), x.dtype)
+        bound = call.bounds.get(key)
+        if bound is None:
+            call.accept(x)
+            pooling = call.pooling(x.ndim)
+            if call.indices or not call.keeps or not served(x):
+                return traced(call, pooling, x)
+            if len(call.bounds) >= REMEMBERED:
+                call.bounds.clear()
+            bound = call.bounds[key] = pooling.bind(*key)
+        return _direct(x, bound) if x.requires_grad and is_grad_enabled() else bound.forward(x)
+    call.accept(x)
+    return traced(call, call.pooling(x.ndim), x)
+
+
+def traced(call: Call, pooling: Pooling, x: Tensor) -> Any:
+    """The same in operations that transforms and tracers see."""
+    through = _operators if served(x) else _composite
+    y = through(pooling, x, call.indices)
+    if call.keeps:
+        return y
+    return tuple(t.squeeze(pooling.axes) for t in y) if call.indices else y.squeeze(pooling.axes)
+
+
+def served(x: Tensor) -> bool:
+    """Whether the operators take x. Of tensor subclasses they know the tracers' own."""
+    return (
+        operators.AVAILABLE
+        and x.device.type in DEVICES
+        and x.dtype in NATIVE
+        and (type(x) in (Tensor, Parameter) or type(x).__module__.startswith("torch._subclasses."))
+    )
+
+
+def _operators(pooling: Pooling, x: Tensor, indices: bool) -> Any:
+    if not indices:
+        return operators.winners(x, pooling.text)[0] if pooling.one_winner else operators.forward(x, pooling.text)
+    y, residual = operators.winners(x, pooling.first)
+    places = operators.positions(residual, *operators.back(x, pooling.first, pooling.axes))
+    return (y if pooling.one_winner else operators.forward(x, pooling.text)), places
+
+
+def _composite(pooling: Pooling, x: Tensor, indices: bool) -> Any:
+    if not indices:
+        return composite.pool(x, pooling.text)
+    y, places = composite.winners(x, pooling.first)
+    return (y if pooling.one_winner else composite.pool(x, pooling.text)), places
+
+
+# -- straight to a plan ---------------------------------------------------------------------------------------------
+
+
+def is_plain(x: Any) -> bool:
+    """Whether x is memory and nothing else, and nobody is watching."""
+    kind = type(x)
+    return (
+        (kind is Tensor or kind is Parameter)
+        and x.is_cpu
+        and not transforms_active()
+        and not dispatch_modes()
+        and forward_ad._current_level < 0
+        and tracing_state() is None
+        and not x.is_neg()
+        and not x._is_zerotensor()
+        and x.layout is strided
+    )
+
+
+class _Direct(Function):
+    """A plan between two plain tensors. Higher orders, and whatever else is not plain, take the operators."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, bound: Bound) -> Tensor:
+        y, kept = bound.kept(x)
+        if isinstance(kept, Tensor):
+            ctx.save_for_backward(kept)
+            kept = None
+        ctx.run = bound, kept
+        return y
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> Any:
+        bound, kept = ctx.run
+        if kept is None and not bound.linear:
+            (kept,) = ctx.saved_tensors
+        # the keys tell wrappers of every kind, autograd's own batches of gradients too (is_grads_batched)
+        watched = is_grad_enabled() or transforms_active() or dispatch_modes() or forward_ad._current_level >= 0
+        if not watched and dispatch_keys(g) == PLAIN:
+            return bound.back(kept, g), None
+        kept = torch.from_numpy(kept) if isinstance(kept, np.ndarray) else kept
+        text, sizes = repr(bound.op), [bound.inputs.shape[a] for a in bound.op.axes]
+        return (operators.spread if bound.one_winner else operators.pull)(kept, g, text, sizes, bound.last), None
+
+
+_direct: Any = super(Function, _Direct).apply if DIRECT else _Direct.apply  # not through functorch
