@@ -185,8 +185,37 @@ template <class Law, unsigned READ> struct Folding {
       }
   }
 
+  // The same where elements lie inside both axes: all windows are alike.
+  void planes_of_lanes(To to, From from, const Axis &outer, i64 begin, i64 end, i64 first_row, i64 row_step,
+                       i64 outer_step) const {
+    I step = I(tap_step);
+    i64 gap = axis.step * row, down = outer.step * row_step;
+    for (i64 piece = 0; piece < pieces; piece++, from = from + from_step)
+      for (i64 o = begin; o < end; o++) {
+        From top = from + (outer.first[o] - first_row) * row_step;
+        I across = I(I((outer.first[o] - outer.start[o]) / outer.step) * I(outer_step));
+        for (i64 j = 0; j < axis.outputs; j++, to = to + m) {
+          i64 rows = outer.length[o], taps = axis.length[j];
+          if (rows == 0 || taps == 0) {
+            for (int i = 0; i < PLANES; i++) std::memset(to.at[i], 0, size_t(m) * sizeof(T));
+            continue;
+          }
+          From corner = top + axis.first[j] * row;
+          I bias = I(across + skipped(j) * step);
+          each_vector<T, true>(m, [&](auto kind, i64 l) INLINE_LAMBDA {
+            using X = decltype(kind);
+            auto s = along<X, 1, 0>(corner, l, taps, gap, bias, step);
+            for (i64 r = 1; r < rows; r++)
+              law.merge(s, along<X, 1, 0>(corner, l + r * down, taps, gap, I(bias + I(r) * I(outer_step)), step));
+            give<X>(to, l, s);
+          });
+        }
+      }
+  }
+
   void planes(To to, From from, const Axis &outer, i64 begin, i64 end, i64 first_row, i64 row_step,
               i64 outer_step) const {
+    if (m > 1) return planes_of_lanes(to, from, outer, begin, end, first_row, row_step, outer_step);
     i64 taps = axis.step == 1 && axis.whole_from < axis.whole_to ? axis.length[axis.whole_from] : 0;
     auto go = [&](auto stride, auto fixed) {
       planes_of<decltype(stride)::value, decltype(fixed)::value>(to, from, outer, begin, end, first_row, row_step,

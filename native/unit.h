@@ -218,14 +218,13 @@ template <class Law> struct Passes {
   // Whether the first two folds go together: small windows over rows, where reading a row again costs less than keeping
   // it.
   bool fuses() const {
-    if (!Law::hot || plan.rank < 2 || plan.lanes > 1 || order[0] != plan.rank - 1 || order[1] != plan.rank - 2)
-      return false;
+    if (!Law::hot || plan.rank < 2 || order[0] != plan.rank - 1 || order[1] != plan.rank - 2) return false;
     const Axis &inner = axes[order[0]], &outer = axes[order[1]];
     if (sizes[order[1]] == 0) return false;  // a band that reads nothing
     auto plain = [](const Axis &a) { return !a.blocks && !a.lines && a.phases == 1; };
     i64 again = (outer.most_taps - outer.stride) * (2 * inner.most_taps + 1);
-    return plain(inner) && plain(outer) && !inner.turns && inner.stride <= 4 &&
-           inner.most_taps <= 3 + (inner.stride != 2) && again <= outer.most_taps + 4;
+    bool small = inner.most_taps <= 3 + (inner.stride != 2) && again <= outer.most_taps + 4;
+    return plain(inner) && plain(outer) && small && (plan.lanes > 1 || (!inner.turns && inner.stride <= 4));
   }
 
   // A fold in its turn: an axis with `before` places outside and `inside` elements inside it.
@@ -307,17 +306,17 @@ template <class Law> struct Passes {
                                inner.outputs,
                                0,
                                inner.size,
-                               1,
+                               plan.lanes,
                                row,
                                plan.tap_steps[i + 1],
                                block,
                                phases,
                                planes,
                                sizes[i] * distance,
-                               (end - begin) * inner.outputs,
+                               (end - begin) * inner.outputs * plan.lanes,
                                plan.rank == 2 ? over : T(1)}
                 .planes(next, input, axes[i], begin, end, i == 0 ? span.first : 0, distance, plan.tap_steps[i]);
-            next = next + planes * (end - begin) * inner.outputs;
+            next = next + planes * (end - begin) * inner.outputs * plan.lanes;
           });
       if (s > 0) return pass<ALL<Law>>(step, to, from, step.inside, step.before, sizes[step.axis] * step.inside);
       first([&](From input, i64 row, i64 pieces, i64 distance) {
