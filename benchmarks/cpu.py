@@ -5,7 +5,7 @@ Each row of `rows.ROWS` is measured in up to four phases, together with every pe
     forward   y = op(x)
     vjp       at = op.linearize(x); at.vjp(dy)      against a peer's forward and backward together
     pull      at.vjp(dy) alone                      against torch's backward alone; no goal
-    jvp       at = op.linearize(x); at.jvp(dx)      against torch.func.jvp and jitted jax.jvp, which give both too
+    jvp       op.value_and_jvp(x, dx)               against torch.func.jvp and jitted jax.jvp, which give both too
 
 `vjp` counts the forward pass because peers keep something of theirs: torch's max pooling stores an int64 index an
 output, so its backward alone looks cheap at the expense of its forward. Only the sum is comparable.

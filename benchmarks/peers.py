@@ -88,10 +88,10 @@ def _record(case: Case, phase: Phase) -> Callable[[], Any]:
         return [at.y for at in ats], pull(ats)
 
     def jvp() -> Any:
-        ats, tangents = linearize(), [dx]
-        for at in ats:
-            tangents.append(at.jvp(tangents[-1]))
-        return [at.y for at in ats], tangents[1:]
+        found = [(x, dx)]
+        for _ in range(times):
+            found.append(op.value_and_jvp(*found[-1]))
+        return zip(*found[1:], strict=True)
 
     if phase == "pull":
         return partial(pull, linearize())
@@ -110,8 +110,7 @@ def _whole_call(case: Case, phase: Phase) -> Callable[[], Any]:
         return at.y, at.vjp(dy)
 
     def jvp() -> Any:
-        at = op.linearize(x)
-        return at.y, at.jvp(dx)
+        return op.value_and_jvp(x, dx)
 
     if phase == "pull":
         at = op.linearize(x)

@@ -13,6 +13,17 @@ namespace {
 // Which order of taps a plan asks for. Only the plainest is worth kernels for float, too; any other runs in double.
 bool plain_order(const Plan &p) { return p.ties != Ties::last && !p.ignore_nan; }
 
+template <class T> Outcome follow(Job &job, i64 unit, Arena &arena) {
+  const Plan &p = *job.plan;
+  auto go = [&](auto law) { return push(law, job, unit, arena); };
+  if constexpr (std::is_same_v<T, float>)
+    return go(Follow<T, false, false>());
+  else if (p.ties == Ties::last)
+    return p.ignore_nan ? go(Follow<T, true, true>()) : go(Follow<T, true, false>());
+  else
+    return p.ignore_nan ? go(Follow<T, false, true>()) : go(Follow<T, false, false>());
+}
+
 // Blocks are summed from end to end: beyond some length float would lose too much.
 constexpr i64 LONGEST_BLOCK = 512;
 bool long_sums(const Plan &p) {
@@ -77,6 +88,7 @@ template <class T> Outcome real(Job &job, i64 unit, Arena &arena) {
     default:
       break;
   }
+  if (job.mode == Mode::push && (p.ties == Ties::first || p.ties == Ties::last)) return follow<T>(job, unit, arena);
   if (job.mode != Mode::forward) return p.ignore_nan ? share<true>(job, unit, arena) : share<false>(job, unit, arena);
   return plain_order(p) ? forward(Select<T>(), job, unit, arena) : find<T>(job, unit, arena);
 }
@@ -87,7 +99,8 @@ Outcome run(Job &job, i64 unit, Arena &arena) {
   bool follows = job.mode == Mode::pick || job.mode == Mode::spread, wide = p.taps > 0x7fffffff;
   Type type = follows ? job.moved : p.type;
   if (type <= Type::bf16) {
-    bool finds = job.mode == Mode::winners || (p.law == Law::max && job.mode == Mode::forward && !plain_order(p));
+    bool finds = job.mode == Mode::winners ||
+                 (p.law == Law::max && (job.mode == Mode::forward || job.mode == Mode::push) && !plain_order(p));
     bool in_double = type == Type::f64 || (finds && (wide || !plain_order(p))) || (p.law == Law::sum && long_sums(p));
     return in_double ? real<double>(job, unit, arena) : real<float>(job, unit, arena);
   }

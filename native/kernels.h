@@ -33,7 +33,7 @@ enum class Ties : int32_t { first, last, all, split };
 enum class Mode : int32_t {
   forward,    // x -> y
   winners,    // x -> y, residual
-  push,       // x, dx -> dy
+  push,       // x, dx -> dy, y
   pull,       // x, dy -> dx
   pick,       // residual, dx -> dy
   spread,     // residual, dy -> dx

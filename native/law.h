@@ -56,11 +56,13 @@ struct Plain {
   static constexpr bool spares_reads = false;    // whether constant planes are worth a loop that does not read them
   static constexpr bool signs = false;           // whether equal values may differ in sign
   static constexpr bool chooses = false;         // whether the state is the value
+  static constexpr bool follows = false;         // whether the state is the value and its tangent
   static constexpr bool divides = false;         // whether the value is the state over a number
   static constexpr bool lifts = false;           // whether the state of a tap is more than x and dx
   static constexpr bool counts_padding = false;  // whether zeros change the state
   static constexpr bool looks_at_x = true;       // whether the derivative depends on x
   static constexpr unsigned lifted = 1;          // planes that a tap brings along; the others begin as `constant`
+  static constexpr int moved = 0;                // the plane of dx; 0 for none
   template <class S, class I> INLINE void tap(S &, I) const {}
 };
 
@@ -113,10 +115,22 @@ template <class E, bool LAST, bool IGNORE> struct Winner : Plain {
   }
 };
 
+// The largest tap and its tangent, if taps are merged in order: among equals, nothing tells which came first.
+template <class E, bool LAST, bool IGNORE> struct Follow : Winner<E, LAST, IGNORE> {
+  using T = E;
+  static constexpr bool indexed = false, spares_reads = false, follows = true;
+  static constexpr unsigned lifted = 3;
+  static constexpr int moved = 1;
+  template <class S, class I> INLINE void tap(S &, I) const {}
+  template <class X> INLINE X value(const State<X, 2> &s, X) const { return s.at[0]; }
+  template <class X> INLINE X tangent(const State<X, 2> &s) const { return s.at[1]; }
+};
+
 // The largest tap, and sums over all taps equal to it: their number, their tangents.
 template <class E, bool IGNORE, int PLANES> struct Share : Plain {
   using T = E;
   static constexpr unsigned lifted = PLANES == 3 ? 5 : 1;
+  static constexpr int moved = PLANES == 3 ? 2 : 0;
   using Turned = Share<T, !IGNORE, 2>;  // a tap wins where no reader's value is larger: the least value, reversed
   static constexpr int planes = PLANES;
   static constexpr T constant[3] = {0, 1, 1};
@@ -127,6 +141,7 @@ template <class E, bool IGNORE, int PLANES> struct Share : Plain {
     a.at[0] = choose<X>(later, b.at[0], a.at[0]);
   }
   template <class X> INLINE void join(State<X, PLANES> &a, const State<X, PLANES> &b) const { merge(a, b); }
+  template <class X> INLINE X value(const State<X, 3> &s, X) const { return s.at[0]; }
   template <class X> INLINE X tangent(const State<X, 3> &s) const { return split ? s.at[2] / s.at[1] : s.at[2]; }
   Turned turned() const { return {{}, split}; }
   template <class X> INLINE State<X, 2> turn(const State<X, 2> &s, X dy) const {
@@ -155,6 +170,7 @@ template <class E, int PLANES> struct Add : Plain {
 template <class E, int PLANES, class Ratio, bool NANS_ARE_EQUAL = false> struct Relative : Plain {
   using T = E;
   static constexpr unsigned lifted = PLANES == 3 ? 5 : 1;
+  static constexpr int moved = PLANES == 3 ? 2 : 0;
   static constexpr int planes = PLANES;
   static constexpr T constant[3] = {0, 1, 1};
   Ratio ratio;

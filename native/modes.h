@@ -100,7 +100,8 @@ Sink<typename Law::T, Law::planes> fold(const Law &law, Passes<Law> &passes, Job
   using T = typename Law::T;
   using From = Source<T, Law::planes>;
   const Plan &p = *job.plan;
-  constexpr bool MOVES = (Law::lifted >> 2 & 1) != 0,
+  constexpr int MOVED = Law::moved;
+  constexpr bool MOVES = MOVED > 0,
                  BARE = FIRST<Law> == 1 && !Law::lifts;  // BARE: x is all that is read
   Sink<T, Law::planes> nothing{};
   passes.reserve(scratch);
@@ -125,17 +126,17 @@ Sink<typename Law::T, Law::planes> fold(const Law &law, Passes<Law> &passes, Job
   for (auto &plane : from.at) plane = first;
   const T *dx = nullptr;
   if constexpr (MOVES)
-    from.at[2] = dx = Region<T>(p, job.a, job.moved, false, passes.part, passes.sizes, passes.span.first)
-                          .all(job.moved, false, room[2]);
+    from.at[MOVED] = dx = Region<T>(p, job.a, job.moved, false, passes.part, passes.sizes, passes.span.first)
+                              .all(job.moved, false, room[MOVED]);
   if constexpr (Law::lifts) {
     each_once<T>(x.elements, [&](auto kind, i64 j) INLINE_LAMBDA {
       using X = decltype(kind);
       auto s = law.lift(load<X>(from.at[0] + j), MOVES ? load<X>(dx + j) : X{});
       save<X>(room[0] + j, s.at[0]);
-      if constexpr (MOVES) save<X>(room[2] + j, s.at[2]);
+      if constexpr (MOVES) save<X>(room[MOVED] + j, s.at[MOVED]);
     });
     from.at[0] = room[0];
-    if constexpr (MOVES) from.at[2] = room[2];
+    if constexpr (MOVES) from.at[MOVED] = room[MOVED];
   }
   if constexpr (!BARE)
     for (int i = 1; i < Law::planes; i++)
@@ -230,27 +231,34 @@ template <class Law> Outcome winners(const Law &law, Job &job, i64 unit, Arena &
   return Outcome::done;
 }
 
+// The tangents, and the values too if there is a place for them.
 template <class Law> Outcome push(const Law &law, Job &job, i64 unit, Arena &arena) {
   using T = typename Law::T;
   const Plan &p = *job.plan;
   Scratch scratch(arena);
   Part of = part(p, false, unit);
   Passes<Law> passes(law, p, false, of);
+  i64 first = dense_offset(p, of, false), n = passes.results(), size = size_of(job.moved), wide = size_of(p.type);
+  char *dy = job.y.data + first * size, *y = job.b.data ? job.b.data + first * wide : nullptr;
+  bool in_place = Law::follows && as_they_are<T>(job.moved, false) && y && as_they_are<T>(p.type, p.flip);
+  if (in_place) passes.last.at[0] = reinterpret_cast<T *>(y), passes.last.at[1] = reinterpret_cast<T *>(dy);
   auto states = fold(law, passes, job, scratch);
   Inner<T> inner(p, of, scratch);
   if (scratch.failed) return Outcome::no_memory;
-  each_result<Law::counts_padding, T>(p, of, passes.results(), inner,
-                                      [&](auto kind, i64 at, auto counts, auto taps) INLINE_LAMBDA {
-                                        using X = decltype(kind);
-                                        auto s = load<Law, ALL<Law>, X>(states, at);
-                                        if constexpr (Law::counts_padding)
-                                          if (p.padded) merge_padding<Law, X>(law, s, counts, taps);
-                                        save<X>(states.at[0] + at, law.tangent(s));
-                                      });
-  i64 size = size_of(job.moved);
-  char *dy = job.y.data + dense_offset(p, of, false) * size;
-  deliver<T>(dy, job.moved, states.at[0], passes.results(), false);
+  if (!in_place) {
+    each_result<Law::counts_padding, T>(p, of, n, inner, [&](auto kind, i64 at, auto counts, auto taps) INLINE_LAMBDA {
+      using X = decltype(kind);
+      auto s = load<Law, ALL<Law>, X>(states, at);
+      if constexpr (Law::counts_padding)
+        if (p.padded) merge_padding<Law, X>(law, s, counts, taps);
+      save<X>(states.at[0] + at, law.tangent(s));
+      if (y) save<X>(states.at[1] + at, law.value(s, counts));
+    });
+    deliver<T>(dy, job.moved, states.at[0], n, false);
+    if (y) deliver<T>(y, p.type, states.at[1], n, p.flip);
+  }
   if (p.empty) clear_empty(p, p.axes, of, dy, size);
+  if (p.empty && y) clear_empty(p, p.axes, of, y, wide);
   return Outcome::done;
 }
 

@@ -266,9 +266,19 @@ PyObject *use(PyObject *, PyObject *name) {
   return PyErr_Format(PyExc_ValueError, "this processor, or this build, does not have %R", name);
 }
 
+PyObject *in_order(PyObject *, PyObject *capsule) {
+  auto *owned = static_cast<OwnedPlan *>(PyCapsule_GetPointer(capsule, "ndpool.plan"));
+  if (!owned) return nullptr;
+  bool all = true;
+  for (const Axis &axis : owned->flat_axes) all = all && !axis.lines;
+  return PyBool_FromLong(all);
+}
+
 PyMethodDef methods[] = {
     {"plan", make_plan, METH_VARARGS, "A plan, to be run many times."},
     {"run", run, METH_VARARGS, "Run a plan on arrays; False if an integer sum did not fit."},
+    {"in_order", in_order, METH_O,
+     "Whether a plan merges taps in their order, as a max that brings tangents along asks."},
     {"stream", stream, METH_VARARGS, "Read all of one buffer and write all of another: the floor of any kernel."},
     {"isa", isa, METH_NOARGS, "The instruction set in use."},
     {"isas", isas, METH_NOARGS, "The instruction sets to choose from, the plainest first."},

@@ -441,7 +441,10 @@ template <class T> struct Spreading {
                        : pairs<0, 0>(even, odd, base, dx);
   }
   void phase(const Meetings &met, i64 base, T *dx, i64 r) const {
-    met.n == 1 ? phase<1>(met, base, dx, r) : met.n == 2 ? phase<2>(met, base, dx, r) : phase<0>(met, base, dx, r);
+    met.n == 1   ? phase<1>(met, base, dx, r)
+    : met.n == 2 ? phase<2>(met, base, dx, r)
+    : met.n == 4 ? phase<4>(met, base, dx, r)
+                 : phase<0>(met, base, dx, r);
   }
 };
 

@@ -740,3 +740,30 @@ def test_a_max_that_reads_nothing_hands_nothing_back_however_long_its_rows() -> 
     assert not at.y.any()
     assert not at.vjp(np.ones_like(at.y)).any()
     assert not at.jvp(np.ones_like(x)).any()
+
+
+@pytest.mark.parametrize("law", cases.LAWS)
+def test_values_and_tangents_in_one_pass_are_those_of_two(law: str) -> None:
+    rng = np.random.default_rng(0)
+    for window in cases.WINDOWS[False].values():
+        for dtype in (np.float32, np.float64, np.float16):
+            x = cases.values(rng, window.shape, dtype, specials=law in cases.EXTREMES)
+            if not native.supports(window, cases.LAWS[law], x):
+                continue
+            plan, dx = native.bind(window, cases.LAWS[law], x), cases.tangents(rng, window.shape, dtype)
+            if not plan.pushes:
+                continue
+            y, dy = plan.push(x, dx)
+            at = plan.linearize(x)
+            assert y.tobytes() == at.y.tobytes()
+            np.testing.assert_array_equal(dy, at.jvp(dx))
+
+
+def test_a_max_keeps_to_two_passes_where_its_taps_are_met_out_of_order() -> None:
+    x = np.zeros((4, 300), np.float32)
+    op = ndpool.GlobalMaxPool(axes=(1,), ties="first")
+    assert not native.bind(op.window(x.shape), op.law, x).pushes
+    dx = np.arange(x.size, dtype=np.float32).reshape(x.shape)
+    y, dy = op.value_and_jvp(x, dx)
+    assert not y.any()
+    np.testing.assert_array_equal(dy[:, 0], dx[:, 0])  # the first of equals

@@ -24,13 +24,17 @@ __all__ = ["Engine", "Linear", "choose", "namespace", "shape_of", "signature"]
 
 @dataclass(frozen=True)
 class Engine:
-    """What runs one law over one window: `forward(x)`, `linearize(x)`, `winners(x, axes)`, and `reshape` of results."""
+    """What runs one law over one window: `forward(x)`, `linearize(x)`, `winners(x, axes)`, and `reshape` of results.
+
+    `push(x, dx)`, if there is one, gives the values and their tangents in one pass.
+    """
 
     name: str
     forward: Callable[[Any], Any]
     linearize: Callable[[Any], Linear]
     winners: Callable[[Any, tuple[int, ...]], tuple[Any, Any]]
     reshape: Callable[[Any, tuple[int, ...]], Any]
+    push: Callable[[Any, Any], tuple[Any, Any]] | None = None
 
 
 def _quietly(run: Callable[..., Any]) -> Callable[..., Any]:
@@ -88,7 +92,8 @@ def choose(x: Any, window: Window, law: Law) -> Engine:
     xp = namespace(x)
     if xp is np and native.supports(window, law, x):
         plan = native.bind(window, law, x)
-        return Engine("native", plan.forward, plan.linearize, plan.winners, _reshape)
+        push = plan.push if plan.pushes else None
+        return Engine("native", plan.forward, plan.linearize, plan.winners, _reshape, push)
     if xp is not None and portable.supports(window, law):
         forward, winners = (partial(_quietly(f), xp, window, law) for f in (portable.forward, portable.winners))
         return Engine("portable", forward, partial(_quiet_linear, xp, window, law), winners, _reshape)

@@ -13,7 +13,7 @@ import importlib
 import math
 import os
 from collections.abc import Callable
-from functools import cache, lru_cache
+from functools import cache, cached_property, lru_cache
 from itertools import pairwise
 from typing import Any
 
@@ -174,6 +174,20 @@ class Plan:
             [steps.get(group[-1], 0) for group in layout.pooled_groups],
             [_packed(axis) for axis in folded],
         )  # fmt: skip
+
+    @cached_property
+    def pushes(self) -> bool:
+        """Whether values and tangents come in one pass: of real numbers, and where a max meets its taps in order."""
+        chooses = self.law.name in ("max", "min")
+        return kind(self.dtype) == "real" and self.dtype.isnative and (not chooses or self.native.in_order(self.handle))
+
+    def push(self, x: Array, dx: Array) -> tuple[Array, Array]:
+        """The values at x, and their tangents for the tangent dx of x."""
+        if self.law.name in ("sum", "mean"):
+            return self.forward(x), forward(self.window, self.law, dx)
+        y, dy = np.empty(self.out_shape, x.dtype), np.empty(self.out_shape, dx.dtype)
+        self._run(PUSH, dx, self.layout.laid(x), self.layout.laid(dx), dy, y)
+        return self._shown(y), self._shown(dy)
 
     def forward(self, x: Array) -> Array:
         x = self.layout.laid(x) if self.layout.copies else x
