@@ -1,0 +1,29 @@
+"""The Triton engine: kernels for tensors on a GPU. `laws` are the laws, `kernels` the loops, `plan` the decisions.
+
+Nothing is imported here: `installed` and `reason` say whether the engine can be used before `plan` is.
+"""
+
+from __future__ import annotations
+
+import os
+from functools import cache
+from importlib.util import find_spec
+
+LEAST = (7, 0)  # the compute capability that Triton asks for
+
+
+@cache
+def reason() -> str:
+    """Why this engine is not in use on any device and what to do about it, in one sentence; empty if it may be."""
+    if os.environ.get("NDPOOL_ENGINE") == "portable":
+        return "NDPOOL_ENGINE=portable asks for the portable engine; unset it to use this one"
+    if find_spec("torch") is None:
+        return "it runs on torch's tensors, and torch is not installed; install a build of torch for your GPU"
+    if find_spec("triton") is None:
+        return "Triton is not installed; install triton"
+    return ""
+
+
+def available() -> bool:
+    """Whether this engine is in use where there is a GPU that it can serve."""
+    return not reason()

@@ -1,0 +1,226 @@
+"""Plans: a window, a law, a dtype and an order of memory with every decision made, run on tensors that lie so.
+
+A plan holds no tensor and no device. Its methods take dense tensors and write into dense tensors, on the current device
+and stream, without asking the device anything. `tiles` is the one table of launch shapes.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from ...spec import Axis, Law, Window, each
+from ..dtypes import kind, name
+from ..native import longest
+from . import kernels
+
+log = logging.getLogger("ndpool.triton")
+
+Fields = tuple[int, ...]  # an axis as `kernels.FIELDS` has it
+
+UNROLLED = 64  # taps, or readers, up to which loops are unrolled
+ACCUMULATORS = {"float64": tl.float64, "float32": tl.float32, "float16": tl.float32, "bfloat16": tl.float32}
+INTEGERS = {"uint8": tl.uint8, "int8": tl.int8, "int16": tl.int16, "int32": tl.int32, "int64": tl.int64}
+NARROW = 2**31 - 2**16  # elements that 32-bit indices reach, with room for a block and for taps beyond the ends
+
+
+def serves(window: Window, law: Law, dtype: Any) -> bool:
+    """Whether the kernels run `law` over `window` on such elements."""
+    full = name(dtype)
+    if full not in ACCUMULATORS and (law.name not in ("max", "min", "sum") or full not in (*INTEGERS, "bool")):
+        return False
+    return law.name in KNOWN and math.prod(map(longest, window.axes)) < 2**31
+
+
+KNOWN = ("max", "min", "sum", "mean", "smooth_max", "lp")
+
+
+class Plan:
+    """Runs on tensors of `window.shape` that lie dense in the order of axes given."""
+
+    def __init__(self, window: Window, law: Law, dtype: Any, order: tuple[int, ...]):
+        extreme = law.name in ("max", "min")
+        if extreme or law.name == "lp":  # zeros change nothing there
+            window = Window(tuple(replace(axis, margin=(0, 0)) for axis in window.axes))
+        self.lead, self.lanes, self.axes, members = _folded([window.axes[i] for i in order])
+        self.members = [[order[i] for i in group] for group in members]
+        self.window, self.law = window, law
+        beta = law.params[0] if law.name in ("smooth_max", "lp") else 0.0
+        ties, ignore = law.params if extreme else ("", "")
+        self.flip = beta < 0
+        self.key = (law.name, ties, ignore == "ignore", abs(float(beta)))
+        full = "uint8" if name(dtype) == "bool" else name(dtype)
+        self.acc = ACCUMULATORS.get(full) or (INTEGERS[full] if extreme else tl.int64)
+        counts = [axis.span(np.arange(axis.outputs), axis.margin)[1] for axis in self.axes]
+        self.divisor = 1
+        if law.name == "mean":
+            even = all(len(n) and (n == n[0]).all() and n[0] for n in counts)
+            self.divisor = law.params[0] or (math.prod(int(n[0]) for n in counts) if even else 0)
+        self.empty = not law.name.startswith(("sum", "mean")) and not all(n.all() for n in counts)
+        self.fields = tuple(map(_fields, self.axes))
+        self.inputs, self.outputs = (
+            self.lead * self.lanes * math.prod(getattr(axis, side) for axis in self.axes)
+            for side in ("size", "outputs")
+        )
+        self.taps = math.prod(map(longest, self.axes))
+        self.readers = math.prod(_readers(axis) for axis in self.axes)
+        self.wide = max(self.inputs, self.outputs) > NARROW
+
+    # -- what engines run
+
+    def forward(self, x: Tensor, y: Tensor) -> None:
+        self._gather("forward", x, x, y, y)
+
+    def winners(self, x: Tensor, y: Tensor, residual: Tensor) -> None:
+        self._gather("winners", x, x, y, residual)
+
+    def push(self, x: Tensor, dx: Tensor, dy: Tensor) -> None:
+        if self.key[0] in ("sum", "mean"):
+            self.forward(dx, dy)
+        else:
+            self._gather("push", x, dx, dy, dy)
+
+    def pull(self, x: Tensor | None, dy: Tensor, dx: Tensor) -> None:
+        if x is None or self.key[0] in ("sum", "mean"):
+            self._scatter("linear", dy, dy, dy, dy, dx)
+            return
+        wide = torch.float64 if self.acc is tl.float64 else torch.float32
+        m, share = (torch.empty(dy.numel(), dtype=wide, device=dy.device) for _ in range(2))
+        self._gather("turn", x, dy, m, share)
+        self._scatter("turned", x, share, m, share, dx)
+
+    def pick(self, residual: Tensor, dx: Tensor, dy: Tensor) -> None:
+        self._pick(residual, dx, dy, None)
+
+    def spread(self, residual: Tensor, dy: Tensor, dx: Tensor) -> None:
+        self._scatter("spread", dy, dy, dy, residual, dx)
+
+    def positions(self, residual: Tensor, places: Tensor, axes: Sequence[int]) -> None:
+        """Flat row-major positions within `axes`; -1 where nothing is read."""
+        sizes = self.window.shape
+        steps = {a: math.prod(sizes[b] for b in axes[i + 1 :]) for i, a in enumerate(axes)}
+        self._pick(residual, places, places, tuple(steps.get(group[-1], 0) if group else 0 for group in self.members))
+
+    # -- launches
+
+    def _gather(self, mode: str, x: Tensor, dx: Tensor, y: Tensor, b: Tensor) -> None:
+        march, block, warps = tiles(self, mode)
+        a = _marched(self.fields)
+        n = self.axes[a].outputs
+        total = self.outputs // n * -(-n // march)
+        _launch(
+            kernels.gather, total, block, warps, x, dx, y, b, total, LAW=self.key, MODE=mode, AXES=self.fields,
+            LANES=self.lanes, FLIP=self.flip, DIVISOR=self.divisor, EMPTY=self.empty, ACC=self.acc, MARCH=march,
+            UNROLL=self.taps <= UNROLLED, BLOCK=block, WIDE=self.wide,
+        )  # fmt: skip
+
+    def _scatter(self, mode: str, x: Tensor, dy: Tensor, m: Tensor, residual: Tensor, dx: Tensor) -> None:
+        block, warps = 512, 4
+        _launch(
+            kernels.scatter, self.inputs, block, warps, x, dy, m, residual, dx, self.inputs, LAW=self.key, MODE=mode,
+            AXES=self.fields, LANES=self.lanes, FLIP=self.flip, DIVISOR=self.divisor, ACC=self.acc,
+            UNROLL=self.readers <= UNROLLED, BLOCK=block, WIDE=self.wide,
+        )  # fmt: skip
+
+    def _pick(self, residual: Tensor, dx: Tensor, y: Tensor, steps: tuple[int, ...] | None) -> None:
+        block, warps = 512, 4
+        _launch(
+            kernels.pick, self.outputs, block, warps, residual, dx, y, self.outputs, STEPS=steps, AXES=self.fields,
+            LANES=self.lanes, EMPTY=self.empty, BLOCK=block, WIDE=self.wide,
+        )  # fmt: skip
+
+
+plan = lru_cache(maxsize=1024)(Plan)
+
+
+def tiles(plan: Plan, mode: str) -> tuple[int, int, int]:
+    """Outputs that one program takes along the marched axis, elements of its block, warps."""
+    axis = plan.fields[_marched(plan.fields)]
+    stride, per, taps, dilation = axis[2:6]
+    overlap = per == 1 and stride < (taps - 1) * dilation + 1 and taps > 1
+    march = 4 if overlap and plan.taps <= UNROLLED and axis[1] >= 8 else 1
+    return march, 256 if march > 1 else 512, 4
+
+
+def _marched(fields: tuple[Fields, ...]) -> int:
+    return next((a for a, axis in enumerate(fields) if axis[4] > 1), 0)
+
+
+def _launch(kernel: Any, total: int, block: int, warps: int, *args: Any, **constants: Any) -> None:
+    seen = id(kernel), tuple(constants.values())
+    if seen in _SEEN:
+        kernel[(triton.cdiv(total, block),)](*args, num_warps=warps, **constants)
+        return
+    start = time.perf_counter()
+    kernel[(triton.cdiv(total, block),)](*args, num_warps=warps, **constants)
+    _SEEN.add(seen)
+    log.debug("%s compiled or loaded in %.2f s for %s", kernel.__name__, time.perf_counter() - start, constants)
+
+
+_SEEN: set[Any] = set()
+
+
+# -- geometry ----------------------------------------------------------------------------------------------------------
+
+
+def _folded(axes: list[Axis]) -> tuple[int, int, list[Axis], list[list[int]]]:
+    """Lead, lanes, and the axes between, in each run of axes that can be walked as one folded into one; and which
+    axes each is made of."""
+    groups: list[tuple[Axis, list[int]]] = []
+    for i, axis in enumerate(axes):
+        axis = _plain(axis)
+        if groups and _is_each(groups[-1][0]) and _is_each(axis):
+            groups[-1] = each(groups[-1][0].size * axis.size), [*groups[-1][1], i]
+        elif groups and _is_whole(groups[-1][0]) and _is_whole(axis):
+            n = groups[-1][0].size * axis.size
+            groups[-1] = Axis(n, 1, stride=n, extent=n), [*groups[-1][1], i]
+        else:
+            groups.append((axis, [i]))
+    lead = groups.pop(0)[0].size if groups and _is_each(groups[0][0]) else 1
+    lanes = groups.pop()[0].size if groups and _is_each(groups[-1][0]) else 1
+    found = groups or [(each(1), [])]
+    return lead, lanes, [axis for axis, _ in found], [members for _, members in found]
+
+
+def _plain(axis: Axis) -> Axis:
+    """Bins of one size are a sliding window."""
+    if axis.per > 1 and axis.size % axis.per == 0 and axis.stride == axis.extent == axis.size and axis.lo == 0:
+        n = axis.size // axis.per
+        return Axis(axis.size, axis.outputs, stride=n, extent=n)
+    return axis
+
+
+def _is_each(axis: Axis) -> bool:
+    return axis == each(axis.size)
+
+
+def _is_whole(axis: Axis) -> bool:
+    return axis == Axis(axis.size, 1, stride=axis.size, extent=axis.size) and axis.size > 1
+
+
+def _readers(axis: Axis) -> int:
+    """The most outputs that may read a position."""
+    if axis.per == 1:
+        return max(1, min(-(-axis.extent // axis.stride), axis.outputs))
+    p = np.arange(axis.size)
+    return int(np.max(((p + 1) * axis.per - 1) // axis.stride - p * axis.per // axis.stride, initial=0)) + 1
+
+
+def _fields(axis: Axis) -> Fields:
+    taps = longest(axis)
+    first, length = axis.span(np.arange(axis.outputs))
+    return (
+        axis.size, axis.outputs, axis.stride, axis.per, taps, axis.dilation, axis.lo, axis.extent, *axis.margin,
+        _readers(axis), int(not (length == taps).all()),
+    )  # fmt: skip
