@@ -1,4 +1,4 @@
-"""Compile kernels for a GPU that is not here. Run as a script, without TRITON_INTERPRET: `python -m tests.triton.compiled`."""
+"""Compile kernels for a GPU that is not here: `python -m tests.triton.compiled`, without TRITON_INTERPRET."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ WINDOWS = {
     "beyond 2**31 elements": Window((each(2**21), *SQUARE.axes[1:], each(64))),
 }
 LAWS: dict[str, Law] = {
-    "max": maximum(), "max, last": maximum("last", "ignore"), "max, split": maximum("split"), "sum": SUM, "mean": mean(),
-    "smooth max": smooth_max(2.0), "lp": lp(3),
+    "max": maximum(), "max, last": maximum("last", "ignore"), "max, split": maximum("split"), "sum": SUM,
+    "mean": mean(), "smooth max": smooth_max(2.0), "lp": lp(3),
 }  # fmt: skip
 
 
@@ -58,15 +58,15 @@ def run(window: Window, law: Law, dtype: torch.dtype) -> list[Any]:
 
     x, residual = torch.empty(0, dtype=dtype), torch.empty(0, dtype=torch.uint8)
     with patch.object(plans, "_launch", launch):
-        plan = plans.Plan(window, law, dtype, tuple(range(len(window.axes))))
+        plan = plans.Plan(window, law, dtype, tuple(range(len(window.axes))), (1,))
         plan.forward(x, x)
         if not dtype.is_floating_point:
             return made
         if law.name == "max" and law.params[0] in ("first", "last"):
-            plan.winners(x, x, residual)
+            plan.winners(x, residual, x)
             plan.pick(residual, x, x)
             plan.spread(residual, x, x)
-            plan.positions(residual, torch.empty(0, dtype=torch.int64), (1,))
+            plan.positions(residual, torch.empty(0, dtype=torch.int64))
         else:
             plan.push(x, x, x)
             plan.pull(None if plan.key[0] in ("sum", "mean") else x, x, x)

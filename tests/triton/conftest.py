@@ -1,4 +1,4 @@
-"""These tests run in a pytest of their own (`make unit` starts it): Triton reads TRITON_INTERPRET once, as it is imported."""
+"""These tests run in a pytest of their own, from `make unit`: Triton reads TRITON_INTERPRET as it is imported."""
 
 from __future__ import annotations
 

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import torch
 
+from ndpool.engines import triton
 from ndpool.engines.linear import Linear
-from ndpool.engines.triton.plan import Plan, plan
 from ndpool.spec import Law, Window
 
 from ..cases import BFLOAT16
@@ -33,7 +33,8 @@ class Engine:
     def __init__(self, window: Window, law: Law, dtype: Any, order: tuple[int, ...] | None = None, device: str = "cpu"):
         self.window, self.law, self.device = window, law, device
         self.order = tuple(range(len(window.axes))) if order is None else order
-        self.plan: Plan = plan(window, law, dtype, self.order)
+        self.dtype = dtype
+        self.plan = triton.bind(window, law, dtype, self.order)
 
     def _in(self, x: np.ndarray) -> torch.Tensor:
         return tensor(x.transpose(self.order), self.device)
@@ -54,13 +55,13 @@ class Engine:
     def winners(self, x: np.ndarray, axes: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:
         y, residual = self._winners(self._in(x))
         places = self._made(self.window.out_shape, torch.int64)
-        self.plan.positions(residual, places, axes)
+        triton.bind(self.window, self.law, self.dtype, self.order, axes).positions(residual, places)
         return self._out(y), self._out(places)
 
     def _winners(self, a: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         size = np.min_scalar_type(max(self.plan.taps - 1, 0)).itemsize
         y, residual = (self._made(self.window.out_shape, dtype) for dtype in (a.dtype, WORDS[size]))
-        self.plan.winners(a, y, residual)
+        self.plan.winners(a, residual, y)
         return y, residual
 
     def linearize(self, x: np.ndarray) -> Linear:

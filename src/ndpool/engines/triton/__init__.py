@@ -6,8 +6,12 @@ Nothing is imported here: `installed` and `reason` say whether the engine can be
 from __future__ import annotations
 
 import os
-from functools import cache
+from functools import cache, lru_cache
 from importlib.util import find_spec
+from typing import Any
+
+from ...spec import Law, Window
+from ..dtypes import name
 
 LEAST = (7, 0)  # the compute capability that Triton asks for
 
@@ -27,3 +31,29 @@ def reason() -> str:
 def available() -> bool:
     """Whether this engine is in use where there is a GPU that it can serve."""
     return not reason()
+
+
+# the elements that the kernels take; integers are compared and added, not divided
+FLOATS = ("float32", "float64", "float16", "bfloat16")
+WHOLE = ("uint8", "int8", "int16", "int32", "int64")
+DTYPES = {
+    "max": (*FLOATS, *WHOLE, "bool"),
+    "min": (*FLOATS, *WHOLE, "bool"),
+    "sum": (*FLOATS, *WHOLE),
+    "mean": FLOATS,
+    "smooth_max": FLOATS,
+    "lp": FLOATS,
+}
+
+
+def takes(law: str, dtype: Any) -> bool:
+    """Whether the kernels run that law on such elements."""
+    return name(dtype) in DTYPES.get(law, ())
+
+
+@lru_cache(maxsize=1024)
+def bind(window: Window, law: Law, dtype: Any, order: tuple[int, ...], axes: tuple[int, ...] = ()) -> Any:
+    """The plan for tensors that lie dense in that order of axes; positions are those within `axes`."""
+    from .plan import Plan
+
+    return Plan(window, law, dtype, order, axes)

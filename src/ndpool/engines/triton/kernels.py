@@ -1,23 +1,38 @@
-"""The kernels: `gather` (an output's taps: forward, jvp, and what a vjp hands back), `scatter` (an input's readers: vjp, in
-gather form), `pick` (which tap won: jvp of a choice, and where it was).
+"""The kernels: `gather` (an output's taps: forward, jvp, what a vjp hands back), `scatter` (an input's readers: vjp,
+in gather form), `pick` (which tap won: jvp of a choice, and where it was).
 
 Each serves every law, rank and layout. AXES is the geometry, a tuple an axis (`FIELDS`), pooled or not, in the order of
-memory; elements beside one another that no window joins are LANES, and all axes before are the lead, which may be of any
-size. Geometry is compiled in: its divisions are by constants, checks that always hold are left out, and loops over axes
-and taps are unrolled. Every loop runs in the order of the window, so neither the block nor the lead changes a bit.
+memory; elements beside one another that no window joins are LANES, and all axes before are the lead, of any size.
+Geometry is compiled in: its divisions are by constants, checks that always hold are left out, and loops over axes and
+taps are unrolled. Every loop runs in the order of the window, so neither the block nor the lead changes a bit.
 
 No law here, and no geometry beyond `Axis.span`, restated for blocks of indices with operands that are not negative,
 because Triton's // rounds towards 0.
 """
 
+# Functions of constants are plain Python, but may call no function that Triton does not know.
+# ruff: noqa: SIM110
 import triton
 import triton.language as tl
 
-from .laws import finish, is_extreme, is_linear, is_plain, lift, merge, share, shares, weigh
+from .laws import finish, is_extreme, is_plain, lift, merge, share, shares, weigh
 
-# What an axis is, by position in its tuple: as `Axis` has it, with the taps before clipping, the margin on both sides, the
-# most readers of a position, and whether some taps are not read.
-FIELDS = ("size", "outputs", "stride", "per", "taps", "dilation", "lo", "extent", "before", "after", "readers", "checked")
+# What an axis is, by position in its tuple: as `Axis` has it, with the taps before clipping, the margin on both sides,
+# the most readers of a position, and whether some taps are not read.
+FIELDS = (
+    "size",
+    "outputs",
+    "stride",
+    "per",
+    "taps",
+    "dilation",
+    "lo",
+    "extent",
+    "before",
+    "after",
+    "readers",
+    "checked",
+)
 
 
 # -- geometry, while compiling -----------------------------------------------------------------------------------------
@@ -384,8 +399,21 @@ def reader(p, m, AXES: tl.constexpr, a: tl.constexpr):
 
 
 @triton.jit
-def handed(dy, m, residual, at, reads, cs, tap, x, LAW: tl.constexpr, MODE: tl.constexpr, AXES: tl.constexpr,
-           DIVISOR: tl.constexpr, ACC: tl.constexpr):
+def handed(
+    dy,
+    m,
+    residual,
+    at,
+    reads,
+    cs,
+    tap,
+    x,
+    LAW: tl.constexpr,
+    MODE: tl.constexpr,
+    AXES: tl.constexpr,
+    DIVISOR: tl.constexpr,
+    ACC: tl.constexpr,
+):
     """What one output hands to a tap of it."""
     g = tl.load(dy + at, mask=reads, other=0).to(ACC)
     if MODE == "spread":
@@ -459,7 +487,6 @@ def scatter(
             at = base
             reads = ok
             tap = tl.full((BLOCK,), 0, i.dtype)
-            scale = 1
             rest_t = t
             cs = ()
             for a in tl.static_range(len(AXES) - 1, -1, -1):

@@ -71,8 +71,7 @@ def takes(b, a, LAW: tl.constexpr):
     """Whether a later b replaces a: the first, or the last, of equals wins."""
     if LAW[1] == "last":
         return ~beats(a, b, LAW)
-    else:
-        return beats(b, a, LAW)
+    return beats(b, a, LAW)
 
 
 @triton.jit
@@ -80,14 +79,13 @@ def power(q, P: tl.constexpr):
     """q^P for q >= 0."""
     if P == 0:
         return q * 0 + 1
-    elif P == 1:
+    if P == 1:
         return q
-    elif P == 2:
+    if P == 2:
         return q * q
-    elif P == 0.5:
+    if P == 0.5:
         return tl.sqrt(q)
-    else:
-        return tl.exp2(P * tl.log2(q))
+    return tl.exp2(P * tl.log2(q))
 
 
 @triton.jit
@@ -112,8 +110,7 @@ def slope(least, most, LAW: tl.constexpr):
     """What a tangent beside `least` counts for beside `most`."""
     if LAW[0] == "smooth_max":
         return ratio(least, most, LAW)
-    else:
-        return tl.where(least == most, 1.0, power(least / most, LAW[3] - 1)).to(least.dtype)
+    return tl.where(least == most, 1.0, power(least / most, LAW[3] - 1)).to(least.dtype)
 
 
 @triton.jit
@@ -177,12 +174,11 @@ def finish(state, count, LAW: tl.constexpr):
     """The value; `count` divides a mean."""
     if LAW[0] == "mean":
         return state[0] / count
-    elif LAW[0] == "smooth_max":
+    if LAW[0] == "smooth_max":
         return state[0] + tl.log2(state[1]) * (LN2 / LAW[3])
-    elif LAW[0] == "lp":
+    if LAW[0] == "lp":
         return state[0] * power(state[1], 1 / LAW[3])
-    else:
-        return state[0]
+    return state[0]
 
 
 @triton.jit
@@ -190,12 +186,11 @@ def share(g, s, LAW: tl.constexpr):
     """g over what all taps together count for."""
     if LAW[0] == "smooth_max":
         return g / s
-    elif LAW[0] == "lp":
+    if LAW[0] == "lp":
         return g / power(s, 1 - 1 / LAW[3])
-    elif LAW[1] == "split":
+    if LAW[1] == "split":
         return g / s.to(g.dtype)
-    else:
-        return g
+    return g
 
 
 @triton.jit
@@ -203,10 +198,9 @@ def weigh(g, x, m, LAW: tl.constexpr):
     """What of g, an output's share, belongs to a tap x of it; m is the output's first plane."""
     if is_extreme(LAW):
         return tl.where((x == m) | ((x != x) & (m != m)), g, 0.0).to(g.dtype)
-    elif LAW[0] == "smooth_max":
+    if LAW[0] == "smooth_max":
         by = tl.exp2((x - m) * (LAW[3] * LOG2E))
         return g * tl.where(x == m, 1.0, by).to(g.dtype)
-    else:
-        a = tl.abs(x)
-        by = power(a / m, LAW[3] - 1)
-        return sign(x) * g * tl.where(a == m, 1.0, by).to(g.dtype)
+    a = tl.abs(x)
+    by = power(a / m, LAW[3] - 1)
+    return sign(x) * g * tl.where(a == m, 1.0, by).to(g.dtype)

@@ -9,9 +9,7 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Sequence
 from dataclasses import replace
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -21,7 +19,7 @@ import triton.language as tl
 from torch import Tensor
 
 from ...spec import Axis, Law, Window, each
-from ..dtypes import kind, name
+from ..dtypes import name
 from ..native import longest
 from . import kernels
 
@@ -35,27 +33,17 @@ INTEGERS = {"uint8": tl.uint8, "int8": tl.int8, "int16": tl.int16, "int32": tl.i
 NARROW = 2**31 - 2**16  # elements that 32-bit indices reach, with room for a block and for taps beyond the ends
 
 
-def serves(window: Window, law: Law, dtype: Any) -> bool:
-    """Whether the kernels run `law` over `window` on such elements."""
-    full = name(dtype)
-    if full not in ACCUMULATORS and (law.name not in ("max", "min", "sum") or full not in (*INTEGERS, "bool")):
-        return False
-    return law.name in KNOWN and math.prod(map(longest, window.axes)) < 2**31
-
-
-KNOWN = ("max", "min", "sum", "mean", "smooth_max", "lp")
-
-
 class Plan:
     """Runs on tensors of `window.shape` that lie dense in the order of axes given."""
 
-    def __init__(self, window: Window, law: Law, dtype: Any, order: tuple[int, ...]):
+    def __init__(self, window: Window, law: Law, dtype: Any, order: tuple[int, ...], axes: tuple[int, ...] = ()):
         extreme = law.name in ("max", "min")
         if extreme or law.name == "lp":  # zeros change nothing there
             window = Window(tuple(replace(axis, margin=(0, 0)) for axis in window.axes))
         self.lead, self.lanes, self.axes, members = _folded([window.axes[i] for i in order])
-        self.members = [[order[i] for i in group] for group in members]
-        self.window, self.law = window, law
+        sizes = window.shape
+        steps = {a: math.prod(sizes[b] for b in axes[i + 1 :]) for i, a in enumerate(axes)}
+        self.steps = tuple(steps.get(order[group[-1]], 0) if group else 0 for group in members)
         beta = law.params[0] if law.name in ("smooth_max", "lp") else 0.0
         ties, ignore = law.params if extreme else ("", "")
         self.flip = beta < 0
@@ -82,7 +70,7 @@ class Plan:
     def forward(self, x: Tensor, y: Tensor) -> None:
         self._gather("forward", x, x, y, y)
 
-    def winners(self, x: Tensor, y: Tensor, residual: Tensor) -> None:
+    def winners(self, x: Tensor, residual: Tensor, y: Tensor) -> None:
         self._gather("winners", x, x, y, residual)
 
     def push(self, x: Tensor, dx: Tensor, dy: Tensor) -> None:
@@ -106,18 +94,15 @@ class Plan:
     def spread(self, residual: Tensor, dy: Tensor, dx: Tensor) -> None:
         self._scatter("spread", dy, dy, dy, residual, dx)
 
-    def positions(self, residual: Tensor, places: Tensor, axes: Sequence[int]) -> None:
-        """Flat row-major positions within `axes`; -1 where nothing is read."""
-        sizes = self.window.shape
-        steps = {a: math.prod(sizes[b] for b in axes[i + 1 :]) for i, a in enumerate(axes)}
-        self._pick(residual, places, places, tuple(steps.get(group[-1], 0) if group else 0 for group in self.members))
+    def positions(self, residual: Tensor, places: Tensor) -> None:
+        """Flat row-major positions within the plan's `axes`; -1 where nothing is read."""
+        self._pick(residual, places, places, self.steps)
 
     # -- launches
 
     def _gather(self, mode: str, x: Tensor, dx: Tensor, y: Tensor, b: Tensor) -> None:
         march, block, warps = tiles(self, mode)
-        a = _marched(self.fields)
-        n = self.axes[a].outputs
+        n = self.axes[_marched(self.fields)].outputs
         total = self.outputs // n * -(-n // march)
         _launch(
             kernels.gather, total, block, warps, x, dx, y, b, total, LAW=self.key, MODE=mode, AXES=self.fields,
@@ -126,7 +111,7 @@ class Plan:
         )  # fmt: skip
 
     def _scatter(self, mode: str, x: Tensor, dy: Tensor, m: Tensor, residual: Tensor, dx: Tensor) -> None:
-        block, warps = 512, 4
+        _, block, warps = tiles(self, mode)
         _launch(
             kernels.scatter, self.inputs, block, warps, x, dy, m, residual, dx, self.inputs, LAW=self.key, MODE=mode,
             AXES=self.fields, LANES=self.lanes, FLIP=self.flip, DIVISOR=self.divisor, ACC=self.acc,
@@ -134,23 +119,24 @@ class Plan:
         )  # fmt: skip
 
     def _pick(self, residual: Tensor, dx: Tensor, y: Tensor, steps: tuple[int, ...] | None) -> None:
-        block, warps = 512, 4
+        _, block, warps = tiles(self, "pick")
         _launch(
             kernels.pick, self.outputs, block, warps, residual, dx, y, self.outputs, STEPS=steps, AXES=self.fields,
             LANES=self.lanes, EMPTY=self.empty, BLOCK=block, WIDE=self.wide,
         )  # fmt: skip
 
 
-plan = lru_cache(maxsize=1024)(Plan)
-
-
-def tiles(plan: Plan, mode: str) -> tuple[int, int, int]:
+def usual_tiles(plan: Plan, mode: str) -> tuple[int, int, int]:
     """Outputs that one program takes along the marched axis, elements of its block, warps."""
-    axis = plan.fields[_marched(plan.fields)]
-    stride, per, taps, dilation = axis[2:6]
-    overlap = per == 1 and stride < (taps - 1) * dilation + 1 and taps > 1
-    march = 4 if overlap and plan.taps <= UNROLLED and axis[1] >= 8 else 1
+    if mode not in ("forward", "winners", "push", "turn"):
+        return 1, 512, 4
+    axis = plan.axes[_marched(plan.fields)]
+    overlaps = axis.per == 1 and axis.stride < axis.extent
+    march = 4 if overlaps and plan.taps <= UNROLLED and axis.outputs >= 8 else 1
     return march, 256 if march > 1 else 512, 4
+
+
+tiles = usual_tiles  # replaced by a benchmark's sweep
 
 
 def _marched(fields: tuple[Fields, ...]) -> int:
@@ -219,7 +205,7 @@ def _readers(axis: Axis) -> int:
 
 def _fields(axis: Axis) -> Fields:
     taps = longest(axis)
-    first, length = axis.span(np.arange(axis.outputs))
+    _, length = axis.span(np.arange(axis.outputs))
     return (
         axis.size, axis.outputs, axis.stride, axis.per, taps, axis.dilation, axis.lo, axis.extent, *axis.margin,
         _readers(axis), int(not (length == taps).all()),
