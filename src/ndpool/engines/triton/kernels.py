@@ -15,7 +15,7 @@ because Triton's // rounds towards 0.
 import triton
 import triton.language as tl
 
-from .laws import finish, is_extreme, is_plain, lift, merge, share, shares, weigh
+from .laws import finish, is_extreme, is_linear, is_plain, lift, lowest, merge, share, shares, weigh
 
 # What an axis is, by position in its tuple: as `Axis` has it, with the taps before clipping, the margin on both sides,
 # the most readers of a position, and whether some taps are not read.
@@ -62,40 +62,44 @@ def step(axes, a, lanes, name):
 
 
 @triton.constexpr_function
-def volume(axes, name, but=-1):
-    """The product of a field over all axes, perhaps but one."""
+def volume(axes, name, but=-1, nor=-1):
+    """The product of a field over all axes, perhaps but for one or two."""
     n = 1
     for a in range(len(axes)):
-        n = n * (1 if a == but else field(axes[a], name))
+        n = n * (1 if a in (but, nor) else field(axes[a], name))
     return n
 
 
 @triton.constexpr_function
-def digit(axes, t, a, name, but=-1):
-    """The a-th digit of t, the axes being its radices, perhaps but one."""
+def digit(axes, t, a, name, but=-1, nor=-1):
+    """The a-th digit of t, the axes being its radices, perhaps but for one or two."""
     for b in range(len(axes) - 1, a, -1):
-        t = t // (1 if b == but else field(axes[b], name))
+        t = t // (1 if b in (but, nor) else field(axes[b], name))
     return t % field(axes[a], name)
 
 
 @triton.constexpr_function
-def marched(axes):
-    """The axis whose outputs share rows of taps: the first that joins any."""
-    for a in range(len(axes)):
+def row_axis(axes):
+    """The first axis that joins anything, but for the last one; -1 if there is none."""
+    for a in range(len(axes) - 1):
         if field(axes[a], "taps") > 1:
             return a
-    return 0
+    return -1
 
 
 @triton.constexpr_function
 def rows(axes, a, march):
-    """How many rows `march` neighbouring outputs read together."""
+    """How many rows `march` neighbouring outputs read together; one where there is no such axis."""
+    if a < 0:
+        return 1
     return (march - 1) * of(axes, a, "stride") + (of(axes, a, "taps") - 1) * of(axes, a, "dilation") + 1
 
 
 @triton.constexpr_function
-def tap_of_row(axes, a, u, r):
-    """Which tap of the r-th output row u is; -1 for none."""
+def tap_of(axes, a, u, r):
+    """Which tap of the r-th output position u is, both counted from the first output's start; -1 for none."""
+    if a < 0:
+        return 0
     j = u - r * of(axes, a, "stride")
     d = of(axes, a, "dilation")
     return -1 if j < 0 or j % d or j // d >= of(axes, a, "taps") else j // d
@@ -104,9 +108,42 @@ def tap_of_row(axes, a, u, r):
 @triton.constexpr_function
 def read_by_any(axes, a, u, march):
     for r in range(march):
-        if tap_of_row(axes, a, u, r) >= 0:
+        if tap_of(axes, a, u, r) >= 0:
             return True
     return False
+
+
+@triton.constexpr_function
+def slack(axes, vector):
+    """How far before the first tap of the last axis a vector starts that lies on a multiple of its length."""
+    return -of(axes, len(axes) - 1, "lo") % vector
+
+
+@triton.constexpr_function
+def vectors(axes, march, vector):
+    """How many vectors the taps of `march` neighbouring outputs of the last axis lie in."""
+    return -(-(slack(axes, vector) + rows(axes, len(axes) - 1, march)) // vector)
+
+
+@triton.constexpr_function
+def vector_used(axes, v, march, vector):
+    for e in range(v * vector, (v + 1) * vector):
+        if read_by_any(axes, len(axes) - 1, e - slack(axes, vector), march):
+            return True
+    return False
+
+
+@triton.constexpr_function
+def element(axes, q, j, vector):
+    """Where in those vectors tap j of the q-th output lies."""
+    a = len(axes) - 1
+    return slack(axes, vector) + q * of(axes, a, "stride") + j * of(axes, a, "dilation")
+
+
+@triton.constexpr_function
+def is_checked(axes, a, march):
+    """Whether `march` neighbouring outputs may reach beyond the input."""
+    return a >= 0 and (of(axes, a, "checked") or of(axes, a, "outputs") % march != 0)
 
 
 @triton.constexpr_function
@@ -123,6 +160,54 @@ def counts_zeros(axes, law):
     for axis in axes:
         if law[0] == "smooth_max" and (field(axis, "before") or field(axis, "after")):
             return True
+    return False
+
+
+@triton.constexpr_function
+def first_reader(axes, a, vector):
+    """The first output, from that of a cell's first input on and on a multiple of `vector`, that may read the cell."""
+    if a < 0:
+        return 0
+    m = (of(axes, a, "lo") - (of(axes, a, "taps") - 1) * of(axes, a, "dilation")) // of(axes, a, "stride")
+    return m // vector * vector
+
+
+@triton.constexpr_function
+def readers_of(axes, a, cell, vector):
+    """How many outputs from `first_reader` on may read a cell of so many inputs."""
+    if a < 0:
+        return 1
+    last = (cell - 1 + of(axes, a, "lo")) // of(axes, a, "stride")
+    return -(-(last + 1 - first_reader(axes, a, vector)) // vector) * vector
+
+
+@triton.constexpr_function
+def tap_read(axes, a, e, m):
+    """Which tap of the m-th output after a cell's own the e-th input of the cell is; -1 for none."""
+    if a < 0:
+        return 0
+    j = e + of(axes, a, "lo") - m * of(axes, a, "stride")
+    d = of(axes, a, "dilation")
+    return -1 if j < 0 or j % d or j // d >= of(axes, a, "taps") else j // d
+
+
+@triton.constexpr_function
+def known_tap(axes, row, last, ea, e, ma, ml):
+    """What is known while compiling of the number of a tap: the digits of a cell's axes."""
+    tap = 0
+    for a in range(len(axes)):
+        j = tap_read(axes, a, ea, ma) if a == row else tap_read(axes, a, e, ml) if a == last else 0
+        tap = tap * of(axes, a, "taps") + j
+    return tap
+
+
+@triton.constexpr_function
+def reads_cell(axes, a, m, cell, vector):
+    """Whether any of `vector` outputs from the m-th on reads any input of the cell."""
+    for e in range(cell):
+        for v in range(vector):
+            if tap_read(axes, a, e, m + v) >= 0:
+                return True
     return False
 
 
@@ -197,60 +282,194 @@ def block(total, BLOCK: tl.constexpr, WIDE: tl.constexpr):
     return i, i < total
 
 
+# -- vectors of a thread -----------------------------------------------------------------------------------------------
+#
+# A tile of N columns is N elements beside one another in memory for each row, which one thread loads at once; split into
+# columns it is N blocks, so neighbouring outputs share what they read in registers.
+
+
+@triton.jit
+def split(tile, N: tl.constexpr):
+    """The columns of a tile."""
+    if N == 1:
+        return (tl.reshape(tile, (tile.shape[0],)),)
+    else:
+        even, odd = tl.split(tl.reshape(tile, (tile.shape[0], N // 2, 2)))
+        evens = split(even, N // 2)
+        odds = split(odd, N // 2)
+        columns = ()
+        for i in tl.static_range(N // 2):
+            columns = columns + (evens[i], odds[i])
+        return columns
+
+
+@triton.jit
+def join(columns, N: tl.constexpr):
+    """The tile of those columns."""
+    if N == 1:
+        return tl.reshape(columns[0], (columns[0].shape[0], 1))
+    else:
+        evens = ()
+        odds = ()
+        for i in tl.static_range(N // 2):
+            evens = evens + (columns[2 * i],)
+            odds = odds + (columns[2 * i + 1],)
+        return tl.reshape(tl.join(join(evens, N // 2), join(odds, N // 2)), (columns[0].shape[0], N))
+
+
+@triton.jit
+def loaded(x, at, mask, other, N: tl.constexpr):
+    """N elements beside one another, as blocks."""
+    if N == 1:
+        return (tl.load(x + at, mask=mask, other=other),)
+    else:
+        return split(tl.load(x + (at[:, None] + tl.arange(0, N)[None, :]), mask=mask[:, None], other=other), N)
+
+
+@triton.jit
+def store(y, at, values, mask, left, STEP: tl.constexpr, N: tl.constexpr, EVEN: tl.constexpr):
+    """N values STEP apart, of which `left` are there; beside one another and all of them, at once."""
+    if N > 1 and EVEN and STEP == 1:
+        tile = join(values, N).to(y.dtype.element_ty)
+        tl.store(y + (at[:, None] + tl.arange(0, N)[None, :]), tile, mask=mask[:, None])
+    else:
+        for n in tl.static_range(N):
+            there = mask
+            if not EVEN:
+                there = mask & (left > n)
+            tl.store(y + at + n * STEP, values[n].to(y.dtype.element_ty), mask=there)
+
+
+@triton.jit
+def replaced(columns, r: tl.constexpr, value):
+    return columns[:r] + (value,) + columns[r + 1 :]
+
+
 # -- an output's taps --------------------------------------------------------------------------------------------------
 
 
 @triton.jit
-def tapped(x, dx, at, inside, there, tap, LAW: tl.constexpr, PUSH: tl.constexpr, FLIP: tl.constexpr, ACC: tl.constexpr):
-    """The state of one tap from memory."""
-    v = tl.load(x + at, mask=inside, other=0).to(ACC)
-    if FLIP:
-        v = -v
-    t = v
-    if PUSH:
-        t = tl.load(dx + at, mask=inside, other=0).to(ACC)
-    return lift(v, t, tap, there, LAW, PUSH)
+def later(state, tap: tl.constexpr, LAW: tl.constexpr):
+    """A choice's state with its tap counted from further back."""
+    if is_extreme(LAW) and not shares(LAW):
+        moved = state[1] + tap
+        if not is_plain(LAW):
+            moved = tl.where(state[1] < 0, -1, moved)
+        return (state[0], moved)
+    else:
+        return state
 
 
 @triton.jit
-def replaced(tuple_, r: tl.constexpr, value):
-    return tuple_[:r] + (value,) + tuple_[r + 1 :]
+def lifted(xs, ts, oks, there, start, c, e: tl.constexpr, tap: tl.constexpr, LAW: tl.constexpr, PUSH: tl.constexpr,
+           AXES: tl.constexpr, VECTOR: tl.constexpr):  # fmt: skip
+    """The state of element e of a line."""
+    x = xs[e]
+    there_e = tl.full(x.shape, 1, tl.int1)
+    if counts_zeros(AXES, LAW):
+        L: tl.constexpr = len(AXES) - 1
+        there_e = there
+        if of(AXES, L, "checked"):
+            there_e = there & within(start + e, c, of(AXES, L, "before"), of(AXES, L, "after"), AXES, L)
+    elif any_checked(AXES) and not is_linear(LAW) and not (is_extreme(LAW) and is_plain(LAW)):
+        there_e = oks[e // VECTOR]
+    t = x
+    if PUSH:
+        t = ts[e]
+    return lift(x, t, tl.full(x.shape, tap, tl.int32), there_e, LAW, PUSH)
+
+
+@triton.jit
+def line(x, dx, at, inside, there, c, tap: tl.constexpr, LAW: tl.constexpr, PUSH: tl.constexpr, FLIP: tl.constexpr,
+         ACC: tl.constexpr, AXES: tl.constexpr, LANES: tl.constexpr, OUT: tl.constexpr, VECTOR: tl.constexpr):  # fmt: skip
+    """The states of OUT neighbouring outputs, from their taps on one line of the last axis."""
+    L: tl.constexpr = len(AXES) - 1
+    start = started(c, AXES, L) - slack(AXES, VECTOR)
+    other: tl.constexpr = lowest(LAW, ACC) if is_extreme(LAW) and is_plain(LAW) else 0
+    nothing = tl.full(c.shape, 0, ACC)
+    xs = ()
+    ts = ()
+    oks = ()
+    for v in tl.static_range(vectors(AXES, OUT, VECTOR)):
+        ok = inside
+        if vector_used(AXES, v, OUT, VECTOR):
+            p = start + v * VECTOR
+            if is_checked(AXES, L, OUT):
+                ok = ok & within(p, c, 0, 0, AXES, L)
+            elements = loaded(x, at + p * LANES, ok, other, VECTOR)
+            for e in tl.static_range(VECTOR):
+                value = elements[e].to(ACC)
+                if FLIP:
+                    value = -value
+                xs = xs + (value,)
+            if PUSH:
+                elements = loaded(dx, at + p * LANES, ok, 0, VECTOR)
+                for e in tl.static_range(VECTOR):
+                    ts = ts + (elements[e].to(ACC),)
+        else:
+            for e in tl.static_range(VECTOR):
+                xs = xs + (nothing,)
+                ts = ts + (nothing,)
+        oks = oks + (ok,)
+    states = ()
+    if is_extreme(LAW) and of(AXES, L, "stride") == 1 and of(AXES, L, "dilation") == 1 and of(AXES, L, "taps") > 2 * OUT:
+        # what all of them read is merged once; what some read before and after it, step by step
+        F: tl.constexpr = slack(AXES, VECTOR)
+        K: tl.constexpr = of(AXES, L, "taps")
+        core = lifted(xs, ts, oks, there, start, c, F + OUT - 1, tap + OUT - 1, LAW, PUSH, AXES, VECTOR)
+        for j in tl.static_range(OUT, K):
+            core = merge(core, lifted(xs, ts, oks, there, start, c, F + j, tap + j, LAW, PUSH, AXES, VECTOR), LAW)
+        before = core
+        for q in tl.static_range(OUT - 1, -1, -1):
+            if q < OUT - 1:
+                one = lifted(xs, ts, oks, there, start, c, F + q, tap + q, LAW, PUSH, AXES, VECTOR)
+                before = merge(one, before, LAW)
+            states = (before,) + states
+        after = core
+        for q in tl.static_range(1, OUT):
+            one = lifted(xs, ts, oks, there, start, c, F + K - 1 + q, tap + K - 1 + q, LAW, PUSH, AXES, VECTOR)
+            if q == 1:
+                after = one
+            else:
+                after = merge(after, one, LAW)
+            states = replaced(states, q, later(merge(states[q], after, LAW), -q, LAW))
+    else:
+        for q in tl.static_range(OUT):
+            state = lifted(xs, ts, oks, there, start, c, element(AXES, q, 0, VECTOR), tap, LAW, PUSH, AXES, VECTOR)
+            for j in tl.static_range(1, of(AXES, L, "taps")):
+                one = lifted(xs, ts, oks, there, start, c, element(AXES, q, j, VECTOR), tap + j, LAW, PUSH, AXES, VECTOR)
+                state = merge(state, one, LAW)
+            states = states + (state,)
+    return states
 
 
 @triton.jit
 def gather(
-    x,
-    dx,
-    y,
-    b,
-    total,
-    LAW: tl.constexpr,
-    MODE: tl.constexpr,
-    AXES: tl.constexpr,
-    LANES: tl.constexpr,
-    FLIP: tl.constexpr,
-    DIVISOR: tl.constexpr,
-    EMPTY: tl.constexpr,
-    ACC: tl.constexpr,
-    MARCH: tl.constexpr,
-    UNROLL: tl.constexpr,
-    BLOCK: tl.constexpr,
-    WIDE: tl.constexpr,
-):
-    """MARCH outputs along one axis, for a block of everything else.
+    x, dx, y, b, total,
+    LAW: tl.constexpr, MODE: tl.constexpr, AXES: tl.constexpr, LANES: tl.constexpr, FLIP: tl.constexpr,
+    DIVISOR: tl.constexpr, EMPTY: tl.constexpr, INNER: tl.constexpr, ACC: tl.constexpr, MARCH: tl.constexpr,
+    OUT: tl.constexpr, VECTOR: tl.constexpr, UNROLL: tl.constexpr, BLOCK: tl.constexpr, WIDE: tl.constexpr,
+):  # fmt: skip
+    """MARCH outputs along the rows by OUT along the last axis, for a block of everything else.
 
     MODE says what is stored: "forward" the value in y; "winners" and the tap in b; "push" the tangent along dx;
     "turn" what the law's vjp needs of an output, its m in y and in b its share of dx, which is a cotangent there.
+    With INNER, x is what an earlier pass made, and dx which of INNER taps won there: the tap in b is that of both.
     """
     i, ok = block(total, BLOCK, WIDE)
     PUSH: tl.constexpr = MODE == "push"
-    A: tl.constexpr = marched(AXES)
+    L: tl.constexpr = len(AXES) - 1
+    A: tl.constexpr = row_axis(AXES)
+    INSIDE: tl.constexpr = volume(AXES, "taps", A)  # taps of a row
     rest = i // LANES
     base = i % LANES
     out = base
     cs = ()
     for a in tl.static_range(len(AXES) - 1, -1, -1):
-        if a == A:
+        if a == L:
+            c = rest % ((of(AXES, a, "outputs") + OUT - 1) // OUT) * OUT
+            rest = rest // ((of(AXES, a, "outputs") + OUT - 1) // OUT)
+        elif a == A:
             c = rest % ((of(AXES, a, "outputs") + MARCH - 1) // MARCH) * MARCH
             rest = rest // ((of(AXES, a, "outputs") + MARCH - 1) // MARCH)
         else:
@@ -266,64 +485,63 @@ def gather(
     yes = tl.full((BLOCK,), 1, tl.int1)
     accs = ()
     if UNROLL:
-        # offsets and checks of the taps on all axes but the marched one
+        # where the lines of a row start, and whether they are there
         offsets = ()
         insides = ()
         theres = ()
-        for t in tl.static_range(volume(AXES, "taps", A)):
+        for t in tl.static_range(volume(AXES, "taps", A, L)):
             at = base
             inside = ok
             there = yes
             for a in tl.static_range(len(AXES)):
-                if a != A:
-                    p = started(cs[a], AXES, a) + digit(AXES, t, a, "taps", A) * of(AXES, a, "dilation")
+                if a != A and a != L:
+                    p = started(cs[a], AXES, a) + digit(AXES, t, a, "taps", A, L) * of(AXES, a, "dilation")
                     at = at + p * step(AXES, a, LANES, "size")
                     if of(AXES, a, "checked"):
                         inside = inside & within(p, cs[a], 0, 0, AXES, a)
-                        if counts_zeros(AXES, LAW):
-                            there = there & within(p, cs[a], of(AXES, a, "before"), of(AXES, a, "after"), AXES, a)
+                        there = there & within(p, cs[a], of(AXES, a, "before"), of(AXES, a, "after"), AXES, a)
             offsets = offsets + (at,)
             insides = insides + (inside,)
             theres = theres + (there,)
         for r in tl.static_range(MARCH):
-            first = no_tap
-            if any_checked(AXES) and is_extreme(LAW) and is_plain(LAW):
-                first = first_tap(replaced(cs, A, cs[A] + r), AXES)
-            accs = accs + (lift(zero, zero, first, ~yes, LAW, PUSH),)
-        start = started(cs[A], AXES, A)
+            for q in tl.static_range(OUT):
+                first = no_tap
+                if any_checked(AXES) and is_extreme(LAW) and is_plain(LAW):
+                    at_q = replaced(cs, L, cs[L] + q)
+                    if A >= 0:
+                        at_q = replaced(at_q, A, cs[A] + r)
+                    first = first_tap(at_q, AXES)
+                accs = accs + (lift(zero, zero, first, ~yes, LAW, PUSH),)
         for u in tl.static_range(rows(AXES, A, MARCH)):
             if read_by_any(AXES, A, u, MARCH):
-                p = start + u
+                row_at = tl.full((BLOCK,), 0, i.dtype)
                 row = yes
                 row_there = yes
-                if of(AXES, A, "checked"):
-                    row = within(p, cs[A], 0, 0, AXES, A)
-                    if counts_zeros(AXES, LAW):
+                if A >= 0:
+                    p = started(cs[A], AXES, A) + u
+                    row_at = p * step(AXES, A, LANES, "size")
+                    if is_checked(AXES, A, MARCH):
+                        row = within(p, cs[A], 0, 0, AXES, A)
                         row_there = within(p, cs[A], of(AXES, A, "before"), of(AXES, A, "after"), AXES, A)
-                state = ()
-                for t in tl.static_range(volume(AXES, "taps", A)):
-                    inside = insides[t] & row
-                    there = theres[t] & row_there if counts_zeros(AXES, LAW) else inside
-                    if not any_checked(AXES):
-                        there = yes
-                    at = offsets[t] + p * step(AXES, A, LANES, "size")
-                    one = tapped(x, dx, at, inside, there, no_tap + t, LAW, PUSH, FLIP, ACC)
+                states = ()
+                for t in tl.static_range(volume(AXES, "taps", A, L)):
+                    lines = line(
+                        x, dx, offsets[t] + row_at, insides[t] & row, theres[t] & row_there, cs[L],
+                        t * of(AXES, L, "taps"), LAW, PUSH, FLIP, ACC, AXES, LANES, OUT, VECTOR,
+                    )  # fmt: skip
                     if t == 0:
-                        state = one
+                        states = lines
                     else:
-                        state = merge(state, one, LAW)
+                        for q in tl.static_range(OUT):
+                            states = replaced(states, q, merge(states[q], lines[q], LAW))
                 for r in tl.static_range(MARCH):
-                    if tap_of_row(AXES, A, u, r) >= 0:
-                        one = state
-                        if is_extreme(LAW) and not shares(LAW):
-                            tap = state[1] + tap_of_row(AXES, A, u, r) * volume(AXES, "taps", A)
-                            if not is_plain(LAW):
-                                tap = tl.where(state[1] < 0, -1, tap)
-                            one = (state[0], tap)
-                        if tap_of_row(AXES, A, u, r) == 0 and not any_checked(AXES):
-                            accs = replaced(accs, r, one)
-                        else:
-                            accs = replaced(accs, r, merge(accs[r], one, LAW))
+                    if tap_of(AXES, A, u, r) >= 0:
+                        for q in tl.static_range(OUT):
+                            one = later(states[q], tap_of(AXES, A, u, r) * INSIDE, LAW)
+                            if tap_of(AXES, A, u, r) == 0 and not any_checked(AXES):
+                                accs = replaced(accs, r * OUT + q, one)
+                            else:
+                                accs = replaced(accs, r * OUT + q, merge(accs[r * OUT + q], one, LAW))
     else:
         first = no_tap
         if any_checked(AXES):
@@ -342,39 +560,71 @@ def gather(
                 there = there & within(p, cs[a], of(AXES, a, "before"), of(AXES, a, "after"), AXES, a)
             if not counts_zeros(AXES, LAW):
                 there = inside
-            one = tapped(x, dx, at, inside, there, no_tap + t, LAW, PUSH, FLIP, ACC)
-            acc = merge(acc, one, LAW)
+            v = tl.load(x + at, mask=inside, other=0).to(ACC)
+            if FLIP:
+                v = -v
+            moved = v
+            if PUSH:
+                moved = tl.load(dx + at, mask=inside, other=0).to(ACC)
+            acc = merge(acc, lift(v, moved, no_tap + t, there, LAW, PUSH), LAW)
         accs = (acc,)
 
+    EVEN: tl.constexpr = of(AXES, L, "outputs") % OUT == 0
+    left = of(AXES, L, "outputs") - cs[L]
     for r in tl.static_range(MARCH):
-        state = accs[r]
-        at = out + r * step(AXES, A, LANES, "outputs")
+        at = out
         stored = ok
-        if of(AXES, A, "outputs") % MARCH != 0:
-            stored = ok & (cs[A] + r < of(AXES, A, "outputs"))
-        n = zero + 1
-        if EMPTY or DIVISOR == 0:
-            n = count_all(replaced(cs, A, cs[A] + r), AXES).to(ACC)
-        if MODE == "push":
-            value = share(state[2], state[1], LAW)
-        elif MODE == "turn":
-            value = state[0]
-            g = tl.load(dx + at, mask=stored, other=0).to(ACC)
-            tl.store(b + at, share(g, state[1], LAW), mask=stored)
-        elif DIVISOR == 0:
-            value = finish(state, tl.maximum(n, 1), LAW)
-        else:
-            value = finish(state, DIVISOR, LAW)
-        if FLIP and MODE == "forward":
-            value = -value
-        if EMPTY:
-            value = tl.where(n > 0, value, 0).to(ACC)
-        tl.store(y + at, value.to(y.dtype.element_ty), mask=stored)
-        if MODE == "winners":
-            tap = state[1]
+        if A >= 0:
+            at = out + r * step(AXES, A, LANES, "outputs")
+            if of(AXES, A, "outputs") % MARCH != 0:
+                stored = ok & (cs[A] + r < of(AXES, A, "outputs"))
+        gs = ()
+        if MODE == "turn":
+            for q in tl.static_range(OUT):
+                gs = gs + (tl.load(dx + at + q * LANES, mask=stored & (left > q), other=0).to(ACC),)
+        values = ()
+        kept = ()
+        for q in tl.static_range(OUT):
+            state = accs[r * OUT + q]
+            cs_q = replaced(cs, L, cs[L] + q)
+            if A >= 0:
+                cs_q = replaced(cs_q, A, cs[A] + r)
+            n = zero + 1
+            if EMPTY or DIVISOR == 0:
+                n = count_all(cs_q, AXES).to(ACC)
+            if MODE == "push":
+                value = share(state[2], state[1], LAW)
+            elif MODE == "turn":
+                value = state[0]
+                kept = kept + (share(gs[q], state[1], LAW),)
+            elif DIVISOR == 0:
+                value = finish(state, tl.maximum(n, 1), LAW)
+            else:
+                value = finish(state, DIVISOR, LAW)
+            if FLIP and MODE == "forward":
+                value = -value
             if EMPTY:
-                tap = tl.where(n > 0, tap, 0)
-            tl.store(b + at, tap.to(b.dtype.element_ty), mask=stored)
+                value = tl.where(n > 0, value, 0).to(ACC)
+            values = values + (value,)
+            if MODE == "winners":
+                tap = state[1]
+                if EMPTY:
+                    tap = tl.where(n > 0, tap, 0)
+                if INNER > 0:  # one axis is pooled here: where its winner lies, the earlier pass' lies
+                    won = base
+                    for a in tl.static_range(len(AXES)):
+                        p = started(cs_q[a], AXES, a)
+                        if of(AXES, a, "taps") > 1:
+                            p = p + tap * of(AXES, a, "dilation")
+                        won = won + p * step(AXES, a, LANES, "size")
+                    there = stored & (left > q)
+                    if EMPTY:
+                        there = there & (n > 0)
+                    tap = tap * INNER + unsigned(tl.load(dx + won, mask=there, other=0), dx)
+                kept = kept + (tap,)
+        store(y, at, values, stored, left, LANES, OUT, EVEN)
+        if MODE == "winners" or MODE == "turn":
+            store(b, at, kept, stored, left, LANES, OUT, EVEN)
 
 
 # -- an input's readers ------------------------------------------------------------------------------------------------
@@ -399,105 +649,156 @@ def reader(p, m, AXES: tl.constexpr, a: tl.constexpr):
 
 
 @triton.jit
-def handed(
-    dy,
-    m,
-    residual,
-    at,
-    reads,
-    cs,
-    tap,
-    x,
-    LAW: tl.constexpr,
-    MODE: tl.constexpr,
-    AXES: tl.constexpr,
-    DIVISOR: tl.constexpr,
-    ACC: tl.constexpr,
-):
-    """What one output hands to a tap of it."""
-    g = tl.load(dy + at, mask=reads, other=0).to(ACC)
-    if MODE == "spread":
-        won = tl.load(residual + at, mask=reads, other=0).to(tl.int32)
-        if residual.dtype.element_ty == tl.int16:
-            won = won & 0xFFFF
-        g = tl.where(won == tap, g, 0.0).to(ACC)
-    elif MODE == "linear":
-        if DIVISOR == 0:
-            g = g / tl.maximum(count_all(cs, AXES), 1).to(ACC)
-        elif DIVISOR != 1:
-            g = g / DIVISOR
-    else:
-        top = tl.load(m + at, mask=reads, other=0).to(ACC)
-        g = tl.where(reads, weigh(g, x, top, LAW), 0.0).to(ACC)
-    return g
+def unsigned(tap, residual):
+    """A residual's tap as a number: torch has no unsigned words beyond a byte."""
+    tap = tap.to(tl.int32)
+    if residual.dtype.element_ty == tl.int16:
+        tap = tap & 0xFFFF
+    return tap
 
 
 @triton.jit
 def scatter(
-    x,
-    dy,
-    m,
-    residual,
-    dx,
-    total,
-    LAW: tl.constexpr,
-    MODE: tl.constexpr,
-    AXES: tl.constexpr,
-    LANES: tl.constexpr,
-    FLIP: tl.constexpr,
-    DIVISOR: tl.constexpr,
-    ACC: tl.constexpr,
-    UNROLL: tl.constexpr,
-    BLOCK: tl.constexpr,
-    WIDE: tl.constexpr,
-):
-    """The cotangent of a block of inputs: the sum of what their readers hand them.
+    x, dy, m, residual, dx, total,
+    LAW: tl.constexpr, MODE: tl.constexpr, AXES: tl.constexpr, LANES: tl.constexpr, FLIP: tl.constexpr,
+    DIVISOR: tl.constexpr, ACC: tl.constexpr, MARCH: tl.constexpr, CELL: tl.constexpr, VECTOR: tl.constexpr,
+    UNROLL: tl.constexpr, BLOCK: tl.constexpr, WIDE: tl.constexpr,
+):  # fmt: skip
+    """The cotangent of a block of cells: the sum of what their readers hand them, in the order of the readers.
 
-    MODE: "spread" by the residual; "linear" over the count; "turned" by what `gather` stored in its "turn".
+    A cell is MARCH inputs along the rows by CELL along the last axis, whole strides, so that which tap of which output
+    an input is, is known while compiling; VECTOR outputs are read at once. MARCH or CELL 0: that axis is asked, input
+    by input. MODE: "spread" by the residual; "linear" over the count; "turned" by what `gather` stored in its "turn".
     """
     i, ok = block(total, BLOCK, WIDE)
+    L: tl.constexpr = len(AXES) - 1 if CELL > 0 else -1
+    A: tl.constexpr = row_axis(AXES) if MARCH > 0 else -1
+    HIGH: tl.constexpr = MARCH if A >= 0 else 1
+    ACROSS: tl.constexpr = CELL if L >= 0 else 1
     rest = i // LANES
     lane = i % LANES
+    at_x = lane
     ps = ()
     for a in tl.static_range(len(AXES) - 1, -1, -1):
-        ps = (rest % of(AXES, a, "size"),) + ps
-        rest = rest // of(AXES, a, "size")
+        if a == L:
+            p = rest % ((of(AXES, a, "size") + ACROSS - 1) // ACROSS) * ACROSS
+            rest = rest // ((of(AXES, a, "size") + ACROSS - 1) // ACROSS)
+        elif a == A:
+            p = rest % ((of(AXES, a, "size") + HIGH - 1) // HIGH) * HIGH
+            rest = rest // ((of(AXES, a, "size") + HIGH - 1) // HIGH)
+        else:
+            p = rest % of(AXES, a, "size")
+            rest = rest // of(AXES, a, "size")
+        ps = (p,) + ps
+        at_x = at_x + p * step(AXES, a, LANES, "size")
     base = lane + rest * (volume(AXES, "outputs") * LANES)
-    acc = tl.full((BLOCK,), 0, ACC)
-    v = acc
-    if MODE == "turned":
-        v = tl.load(x + i, mask=ok, other=0).to(ACC)
-        if FLIP:
-            v = -v
+    at_x = at_x + rest * (volume(AXES, "size") * LANES)
+    EVEN: tl.constexpr = L < 0 or of(AXES, len(AXES) - 1, "size") % ACROSS == 0
+    left = of(AXES, len(AXES) - 1, "size") - ps[len(AXES) - 1]
+
+    zero = tl.full((BLOCK,), 0, ACC)
+    accs = ()
+    xs = ()
+    for ea in tl.static_range(HIGH):
+        for e in tl.static_range(ACROSS):
+            accs = accs + (zero,)
+            if MODE == "turned":
+                there = ok
+                if not EVEN:
+                    there = there & (left > e)
+                at = at_x + e * LANES
+                if A >= 0:
+                    at = at + ea * step(AXES, A, LANES, "size")
+                    there = there & (ps[A] + ea < of(AXES, A, "size"))
+                v = tl.load(x + at, mask=there, other=0).to(ACC)
+                if FLIP:
+                    v = -v
+                xs = xs + (v,)
     if UNROLL:
-        for t in tl.static_range(volume(AXES, "readers")):
-            at = base
-            reads = ok
-            tap = tl.full((BLOCK,), 0, i.dtype)
-            cs = ()
-            for a in tl.static_range(len(AXES)):
-                c, j, there = reader(ps[a], of(AXES, a, "readers") - 1 - digit(AXES, t, a, "readers"), AXES, a)
-                at = at + c * step(AXES, a, LANES, "outputs")
-                tap = tap * of(AXES, a, "taps") + j
-                reads = reads & there
-                cs = cs + (c,)
-            acc += handed(dy, m, residual, at, reads, cs, tap, v, LAW, MODE, AXES, DIVISOR, ACC)
+        for ma in tl.static_range(readers_of(AXES, A, HIGH, 1)):
+            if A < 0 or reads_cell(AXES, A, first_reader(AXES, A, 1) + ma, HIGH, 1):
+                for t in tl.static_range(volume(AXES, "readers", A, L)):
+                    for ml in tl.static_range(0, readers_of(AXES, L, ACROSS, VECTOR), VECTOR):
+                        if L < 0 or reads_cell(AXES, L, first_reader(AXES, L, VECTOR) + ml, ACROSS, VECTOR):
+                            accs = taken(
+                                accs, xs, dy, m, residual, base, ok, ps, t, first_reader(AXES, A, 1) + ma,
+                                first_reader(AXES, L, VECTOR) + ml, LAW, MODE, AXES, LANES, DIVISOR, ACC, A, L, HIGH,
+                                ACROSS, VECTOR,
+                            )  # fmt: skip
     else:
         for t in range(volume(AXES, "readers")):
-            at = base
-            reads = ok
-            tap = tl.full((BLOCK,), 0, i.dtype)
-            rest_t = t
-            cs = ()
-            for a in tl.static_range(len(AXES) - 1, -1, -1):
-                c, j, there = reader(ps[a], of(AXES, a, "readers") - 1 - rest_t % of(AXES, a, "readers"), AXES, a)
-                rest_t = rest_t // of(AXES, a, "readers")
-                at = at + c * step(AXES, a, LANES, "outputs")
-                tap = tap + j * step(AXES, a, 1, "taps")
-                reads = reads & there
-                cs = (c,) + cs
-            acc += handed(dy, m, residual, at, reads, cs, tap, v, LAW, MODE, AXES, DIVISOR, ACC)
-    tl.store(dx + i, acc.to(dx.dtype.element_ty), mask=ok)
+            accs = taken(
+                accs, xs, dy, m, residual, base, ok, ps, t, 0, 0, LAW, MODE, AXES, LANES, DIVISOR, ACC, A, L, HIGH,
+                ACROSS, VECTOR,
+            )  # fmt: skip
+    for ea in tl.static_range(HIGH):
+        at = at_x
+        stored = ok
+        if A >= 0:
+            at = at_x + ea * step(AXES, A, LANES, "size")
+            if of(AXES, A, "size") % HIGH != 0:
+                stored = ok & (ps[A] + ea < of(AXES, A, "size"))
+        store(dx, at, accs[ea * ACROSS : (ea + 1) * ACROSS], stored, left, LANES, ACROSS, EVEN)
+
+
+@triton.jit
+def taken(
+    accs, xs, dy, m, residual, base, ok, ps, t, ma: tl.constexpr, ml: tl.constexpr,
+    LAW: tl.constexpr, MODE: tl.constexpr, AXES: tl.constexpr, LANES: tl.constexpr, DIVISOR: tl.constexpr,
+    ACC: tl.constexpr, A: tl.constexpr, L: tl.constexpr, HIGH: tl.constexpr, ACROSS: tl.constexpr,
+    VECTOR: tl.constexpr,
+):  # fmt: skip
+    """What the inputs of a cell have when VECTOR outputs, the ma-th and the ml-th from theirs on, have handed theirs."""
+    at = base
+    reads = ok
+    tap = tl.full(base.shape, 0, tl.int32)
+    cs = ()
+    rest_t = t
+    for a in tl.static_range(len(AXES) - 1, -1, -1):
+        if a == A:
+            c = ps[a] // of(AXES, a, "stride") + ma
+            reads = reads & (c >= 0) & (c < of(AXES, a, "outputs"))
+        elif a == L:
+            c = ps[a] // of(AXES, a, "stride") + ml
+            reads = reads & (c >= 0) & (c < of(AXES, a, "outputs"))
+        else:
+            nth = rest_t % of(AXES, a, "readers")
+            rest_t = rest_t // of(AXES, a, "readers")
+            c, j, there = reader(ps[a], of(AXES, a, "readers") - 1 - nth, AXES, a)
+            reads = reads & there
+            tap = tap + (j * step(AXES, a, 1, "taps")).to(tl.int32)
+        at = at + c * step(AXES, a, LANES, "outputs")
+        cs = (c,) + cs
+    gs = loaded(dy, at, reads, 0, VECTOR)
+    wons = gs
+    tops = gs
+    if MODE == "spread":
+        wons = loaded(residual, at, reads, 0, VECTOR)
+    if MODE == "turned":
+        tops = loaded(m, at, reads, 0, VECTOR)
+    for v in tl.static_range(VECTOR):
+        g = gs[v].to(ACC)
+        if MODE == "linear":
+            if DIVISOR == 0:
+                n = count_all(replaced(cs, len(AXES) - 1, cs[len(AXES) - 1] + v), AXES)
+                g = g / tl.maximum(n, 1).to(ACC)
+            elif DIVISOR != 1:
+                g = g / DIVISOR
+        won = tap
+        if MODE == "spread":
+            won = unsigned(wons[v], residual) - tap
+        for ea in tl.static_range(HIGH):
+            for e in tl.static_range(ACROSS):
+                if tap_read(AXES, A, ea, ma) >= 0 and tap_read(AXES, L, e, ml + v) >= 0:
+                    one = g
+                    if MODE == "spread":
+                        mine = won == known_tap(AXES, A, L, ea, e, ma, ml + v)
+                        one = tl.where(mine & reads, g, 0.0).to(ACC)
+                    elif MODE == "turned":
+                        one = weigh(g, xs[ea * ACROSS + e], tops[v].to(ACC), LAW)
+                        one = tl.where(reads, one, 0.0).to(ACC)
+                    accs = replaced(accs, ea * ACROSS + e, accs[ea * ACROSS + e] + one)
+    return accs
 
 
 # -- which tap won -----------------------------------------------------------------------------------------------------
@@ -519,9 +820,7 @@ def pick(
     """The tangent of what won, for a block of outputs; with STEPS its position instead, by the step of each axis, and
     -1 where nothing is read."""
     i, ok = block(total, BLOCK, WIDE)
-    tap = tl.load(residual + i, mask=ok, other=0).to(tl.int32)
-    if residual.dtype.element_ty == tl.int16:
-        tap = tap & 0xFFFF
+    tap = unsigned(tl.load(residual + i, mask=ok, other=0), residual)
     rest = i // LANES
     at = i % LANES
     place = tl.full((BLOCK,), 0, tl.int64)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import math
 import time
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -30,6 +30,7 @@ Fields = tuple[int, ...]  # an axis as `kernels.FIELDS` has it
 UNROLLED = 64  # taps, or readers, up to which loops are unrolled
 ACCUMULATORS = {"float64": tl.float64, "float32": tl.float32, "float16": tl.float32, "bfloat16": tl.float32}
 INTEGERS = {"uint8": tl.uint8, "int8": tl.int8, "int16": tl.int16, "int32": tl.int32, "int64": tl.int64}
+SIZES = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2, "uint8": 1, "int8": 1, "int16": 2, "int32": 4, "int64": 8}
 NARROW = 2**31 - 2**16  # elements that 32-bit indices reach, with room for a block and for taps beyond the ends
 
 
@@ -64,6 +65,8 @@ class Plan:
         self.taps = math.prod(map(longest, self.axes))
         self.readers = math.prod(_readers(axis) for axis in self.axes)
         self.wide = max(self.inputs, self.outputs) > NARROW
+        self.rows = next((a for a, axis in enumerate(self.axes[:-1]) if longest(axis) > 1), -1)
+        self.itemsize = SIZES[full]
 
     # -- what engines run
 
@@ -100,47 +103,90 @@ class Plan:
 
     # -- launches
 
-    def _gather(self, mode: str, x: Tensor, dx: Tensor, y: Tensor, b: Tensor) -> None:
-        march, block, warps = tiles(self, mode)
-        n = self.axes[_marched(self.fields)].outputs
-        total = self.outputs // n * -(-n // march)
+    def _gather(self, mode: str, x: Tensor, dx: Tensor, y: Tensor, b: Tensor, inner: int = 0) -> None:
+        t = tiles(self, mode)
+        total = self.lead * self.lanes * self._blocks("outputs", t.march, t.across)
         _launch(
-            kernels.gather, total, block, warps, x, dx, y, b, total, LAW=self.key, MODE=mode, AXES=self.fields,
-            LANES=self.lanes, FLIP=self.flip, DIVISOR=self.divisor, EMPTY=self.empty, ACC=self.acc, MARCH=march,
-            UNROLL=self.taps <= UNROLLED, BLOCK=block, WIDE=self.wide,
+            kernels.gather, total, t.block, t.warps, x, dx, y, b, total, LAW=self.key, MODE=mode, AXES=self.fields,
+            LANES=self.lanes, FLIP=self.flip, DIVISOR=self.divisor, EMPTY=self.empty, INNER=inner, ACC=self.acc,
+            MARCH=t.march, OUT=t.across, VECTOR=t.vector, UNROLL=self.taps <= UNROLLED, BLOCK=t.block, WIDE=self.wide,
         )  # fmt: skip
 
     def _scatter(self, mode: str, x: Tensor, dy: Tensor, m: Tensor, residual: Tensor, dx: Tensor) -> None:
-        _, block, warps = tiles(self, mode)
+        t = tiles(self, mode)
+        total = self.lead * self.lanes * self._blocks("size", t.march or 1, t.across or 1)
         _launch(
-            kernels.scatter, self.inputs, block, warps, x, dy, m, residual, dx, self.inputs, LAW=self.key, MODE=mode,
-            AXES=self.fields, LANES=self.lanes, FLIP=self.flip, DIVISOR=self.divisor, ACC=self.acc,
-            UNROLL=self.readers <= UNROLLED, BLOCK=block, WIDE=self.wide,
+            kernels.scatter, total, t.block, t.warps, x, dy, m, residual, dx, total, LAW=self.key, MODE=mode,
+            AXES=self.fields, LANES=self.lanes, FLIP=self.flip, DIVISOR=self.divisor, ACC=self.acc, MARCH=t.march,
+            CELL=t.across, VECTOR=t.vector, UNROLL=self.readers <= UNROLLED, BLOCK=t.block, WIDE=self.wide,
         )  # fmt: skip
 
     def _pick(self, residual: Tensor, dx: Tensor, y: Tensor, steps: tuple[int, ...] | None) -> None:
-        _, block, warps = tiles(self, "pick")
+        t = tiles(self, "pick")
         _launch(
-            kernels.pick, self.outputs, block, warps, residual, dx, y, self.outputs, STEPS=steps, AXES=self.fields,
-            LANES=self.lanes, EMPTY=self.empty, BLOCK=block, WIDE=self.wide,
+            kernels.pick, self.outputs, t.block, t.warps, residual, dx, y, self.outputs, STEPS=steps, AXES=self.fields,
+            LANES=self.lanes, EMPTY=self.empty, BLOCK=t.block, WIDE=self.wide,
         )  # fmt: skip
 
+    def _blocks(self, side: str, march: int, across: int) -> int:
+        """How many blocks of `march` rows by `across` positions that side of the window has."""
+        n = 1
+        for a, axis in enumerate(self.axes):
+            taken = across if a == len(self.axes) - 1 else march if a == self.rows else 1
+            n *= -(-getattr(axis, side) // taken)
+        return n
 
-def usual_tiles(plan: Plan, mode: str) -> tuple[int, int, int]:
-    """Outputs that one program takes along the marched axis, elements of its block, warps."""
-    if mode not in ("forward", "winners", "push", "turn"):
-        return 1, 512, 4
-    axis = plan.axes[_marched(plan.fields)]
-    overlaps = axis.per == 1 and axis.stride < axis.extent
-    march = 4 if overlaps and plan.taps <= UNROLLED and axis.outputs >= 8 else 1
-    return march, 256 if march > 1 else 512, 4
+
+@dataclass(frozen=True)
+class Tile:
+    """What one program takes: of the rows, of the last axis, how many of these lie in a vector; its block, its warps."""
+
+    march: int = 1
+    across: int = 1
+    vector: int = 1
+    block: int = 512
+    warps: int = 4
+
+
+def usual_tiles(plan: Plan, mode: str) -> Tile:
+    """The launch shape of a mode, by the kind of window; measured by `benchmarks/gpu.py --sweep`."""
+    last = plan.axes[-1]
+    row = plan.axes[plan.rows] if plan.rows >= 0 else None
+    width = math.gcd(last.size, 16 // plan.itemsize) if plan.lanes == 1 and last.per == 1 else 1
+    if mode == "pick":
+        return Tile()
+    if mode in ("forward", "winners", "push", "turn"):
+        if plan.taps > UNROLLED:
+            return Tile()
+        across = width // math.gcd(width, last.stride)
+        if plan.lanes > 1 and _overlaps(last):
+            across = 16 if last.extent > 8 and row is None else 4
+        march = 4 if row is not None and _overlaps(row) else 1
+        return Tile(march, min(across, _power(last.outputs)), width if across <= last.outputs else 1, 128, 4)
+    if plan.readers > UNROLLED:
+        return Tile(0, 0)
+    cell = 0
+    if last.per == 1 and last.stride <= 4:
+        cell = math.lcm(width, last.stride)
+        if plan.lanes > 1 and _overlaps(last):
+            cell = (16 if last.extent > 8 and row is None else 4) // last.stride * last.stride or last.stride
+    march = 0
+    if row is not None and row.per == 1 and row.stride <= 4:
+        march = row.stride * (4 // row.stride if _overlaps(row) and row.stride == 1 else 1)
+    vector = math.gcd(cell // last.stride, last.outputs) if plan.lanes == 1 and cell else 1
+    return Tile(march, cell, vector & -vector, 128, 4)
 
 
 tiles = usual_tiles  # replaced by a benchmark's sweep
 
 
-def _marched(fields: tuple[Fields, ...]) -> int:
-    return next((a for a, axis in enumerate(fields) if axis[4] > 1), 0)
+def _overlaps(axis: Axis) -> bool:
+    return axis.per == 1 and axis.stride < axis.extent and axis.outputs > 1
+
+
+def _power(n: int) -> int:
+    """The largest power of two that is not above n."""
+    return 1 << (n.bit_length() - 1)
 
 
 def _launch(kernel: Any, total: int, block: int, warps: int, *args: Any, **constants: Any) -> None:
