@@ -1,6 +1,6 @@
 """The Triton engine beside torch's own kernels, eager and compiled, on one GPU: `python3 benchmarks/gpu.py`.
 
-Copy bandwidth is measured first. A row's floor is the bytes that must be read and written over that bandwidth; floor/time
+Copy bandwidth is measured first. A row's floor is the bytes that must be read and written over that bandwidth; floor/ms
 is how near it a run comes. Every call is timed on the device between two events, with the cache flushed before it, and
 while the device is kept busy so that no launch is waited for; the median counts. A jvp gives value and tangent.
 
@@ -16,17 +16,20 @@ import json
 import statistics
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
+
+HERE = Path(__file__).resolve().parent
+# as a script, without being installed; this folder has a torch.py, which is not torch
+sys.path[:] = [str(HERE.parent / "src"), *(p for p in sys.path if Path(p).resolve() != HERE)]
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd import forward_ad
-
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "src"))  # as a script, without being installed
 
 from ndpool.torch import functional as N
 
@@ -35,7 +38,7 @@ Run = Callable[[Tensor], Tensor]
 
 @dataclass(frozen=True)
 class Row:
-    """A function on tensors of one shape, the same in torch's words, and the goal of floor/time in float32's forward."""
+    """A function on tensors of one shape, the same in torch's words, and the goal of floor/ms of a float32 forward."""
 
     shape: tuple[int, ...]
     ours: Run
@@ -137,22 +140,21 @@ def measure(f: Run, x: Tensor, dx: Tensor, clock: Clock, forward_mode: bool = Tr
 
 
 def sweep(name: str, row: Row, dtype: torch.dtype, clock: Clock) -> None:
-    """Every launch shape of one row, beside that of the engine's table."""
+    """Other launch shapes of one row, beside those of the engine's table."""
     from ndpool.engines.triton import plan as plans
 
     x, dx = (torch.randn(row.shape, device="cuda").to(dtype) for _ in range(2))
     usual = measure(row.ours, x, dx, clock)
     print(f"{name:<22}{str(dtype)[6:]:<9} usual   " + "  ".join(f"{m} {t:.4f}" for m, t in usual.items()), flush=True)
-    found: list[tuple[dict[str, float], Any]] = []
-    for march in (1, 2, 4, 8):
-        for block, warps in ((128, 4), (256, 4), (512, 4), (1024, 4), (512, 8), (1024, 8)):
+    found: list[tuple[dict[str, float], str]] = []
+    for rows, block, warps in product((1, 2), (1, 2, 4), (4,)):
 
-            def tiles(plan: Any, mode: str, shape: Any = (march, block, warps)) -> Any:
-                _, *rest = shape
-                return (shape[0] if plans.usual_tiles(plan, mode)[0] > 1 else 1, *rest)
+        def tiles(plan: Any, mode: str, rows: int = rows, block: float = block, warps: int = warps) -> Any:
+            tile = plans.usual_tiles(plan, mode)
+            return replace(tile, march=tile.march * rows, block=max(1, int(tile.block * block)), warps=warps)
 
-            with patch.object(plans, "tiles", tiles):
-                found.append((measure(row.ours, x, dx, clock), (march, block, warps)))
+        with patch.object(plans, "tiles", tiles):
+            found.append((measure(row.ours, x, dx, clock), f"rows x{rows} block x{block} warps {warps}"))
     for mode in usual:
         best = sorted((times[mode], shape) for times, shape in found if mode in times)[:3]
         print(f"  {mode:<8}" + "   ".join(f"{t:.4f} {shape}" for t, shape in best), flush=True)
@@ -203,8 +205,8 @@ def main() -> None:
                     f"{times[p][mode] / ours:>10.1f}x" if mode in times[p] else f"{'-':>11}" for p in peers
                 )
                 print(
-                    f"{row_name:<21}{str(dtype)[6:]:<10}{mode:<9}{floor:>8.4f}{ours:>9.4f}{floor / ours:>10.2f}{goal:>6.2f}"
-                    + ratios,
+                    f"{row_name:<21}{str(dtype)[6:]:<10}{mode:<9}{floor:>8.4f}{ours:>9.4f}"
+                    f"{floor / ours:>10.2f}{goal:>6.2f}{ratios}",
                     flush=True,
                 )
                 figures.append(

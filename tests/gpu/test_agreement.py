@@ -76,7 +76,7 @@ def test_values_and_derivatives_are_those_of_the_composite(
         tolerance = TOLERANCE[dtype] * max(1.0, float(b.abs().max()))
         torch.testing.assert_close(
             a.double(), b.double(), rtol=TOLERANCE[dtype], atol=tolerance, msg=lambda m: f"{what}: {m}"
-        )  # noqa: B023
+        )
 
 
 @pytest.mark.parametrize("op", ["max", "avg", "smooth max", "max, large"])

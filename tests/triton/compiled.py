@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 import time
 from typing import Any
@@ -12,6 +13,7 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
+from ndpool.engines.native import longest
 from ndpool.engines.triton import plan as plans
 from ndpool.spec import SUM, Law, Window, adaptive, each, lp, maximum, mean, sliding, smooth_max
 
@@ -56,9 +58,10 @@ def run(window: Window, law: Law, dtype: torch.dtype) -> list[Any]:
     def launch(*args: Any, **constants: Any) -> None:
         made.append(compile_launch(*args, **constants))
 
-    x, residual = torch.empty(0, dtype=dtype), torch.empty(0, dtype=torch.uint8)
+    large = math.prod(map(longest, window.axes)) > 256
+    x, residual = torch.empty(0, dtype=dtype), torch.empty(0, dtype=torch.int16 if large else torch.uint8)
     with patch.object(plans, "_launch", launch):
-        plan = plans.Plan(window, law, dtype, tuple(range(len(window.axes))), (1,))
+        plan = plans.planned(window, law, dtype, tuple(range(len(window.axes))), (1,))
         plan.forward(x, x)
         if not dtype.is_floating_point:
             return made
@@ -69,7 +72,7 @@ def run(window: Window, law: Law, dtype: torch.dtype) -> list[Any]:
             plan.positions(residual, torch.empty(0, dtype=torch.int64))
         else:
             plan.push(x, x, x)
-            plan.pull(None if plan.key[0] in ("sum", "mean") else x, x, x)
+            plan.pull(None if law.name in ("sum", "mean") else x, x, x)
     return made
 
 

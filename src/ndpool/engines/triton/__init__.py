@@ -54,6 +54,6 @@ def takes(law: str, dtype: Any) -> bool:
 @lru_cache(maxsize=1024)
 def bind(window: Window, law: Law, dtype: Any, order: tuple[int, ...], axes: tuple[int, ...] = ()) -> Any:
     """The plan for tensors that lie dense in that order of axes; positions are those within `axes`."""
-    from .plan import Plan
+    from .plan import planned
 
-    return Plan(window, law, dtype, order, axes)
+    return planned(window, law, dtype, order, axes)

@@ -11,11 +11,12 @@ because Triton's // rounds towards 0.
 """
 
 # Functions of constants are plain Python, but may call no function that Triton does not know.
-# ruff: noqa: SIM110
+# An else after a return is needed: without it, the branch that is not taken is compiled, too.
+# ruff: noqa: B007, RET505, SIM110
 import triton
 import triton.language as tl
 
-from .laws import finish, is_extreme, is_linear, is_plain, lift, lowest, merge, share, shares, weigh
+from .laws import finish, is_extreme, is_linear, is_plain, lift, lowest, merge, share, shares, together, weigh
 
 # What an axis is, by position in its tuple: as `Axis` has it, with the taps before clipping, the margin on both sides,
 # the most readers of a position, and whether some taps are not read.
@@ -100,15 +101,20 @@ def tap_of(axes, a, u, r):
     """Which tap of the r-th output position u is, both counted from the first output's start; -1 for none."""
     if a < 0:
         return 0
-    j = u - r * of(axes, a, "stride")
-    d = of(axes, a, "dilation")
-    return -1 if j < 0 or j % d or j // d >= of(axes, a, "taps") else j // d
+    _, _, stride, _, taps, d, *_ = axes[a]
+    j = u - r * stride
+    return -1 if j < 0 or j % d or j // d >= taps else j // d
 
 
 @triton.constexpr_function
 def read_by_any(axes, a, u, march):
+    """Whether any of `march` outputs reads it."""
+    if a < 0:
+        return True
+    _, _, stride, _, taps, d, *_ = axes[a]
     for r in range(march):
-        if tap_of(axes, a, u, r) >= 0:
+        j = u - r * stride
+        if j >= 0 and j % d == 0 and j // d < taps:
             return True
     return False
 
@@ -182,31 +188,31 @@ def readers_of(axes, a, cell, vector):
 
 
 @triton.constexpr_function
-def tap_read(axes, a, e, m):
-    """Which tap of the m-th output after a cell's own the e-th input of the cell is; -1 for none."""
-    if a < 0:
-        return 0
-    j = e + of(axes, a, "lo") - m * of(axes, a, "stride")
-    d = of(axes, a, "dilation")
-    return -1 if j < 0 or j % d or j // d >= of(axes, a, "taps") else j // d
-
-
-@triton.constexpr_function
 def known_tap(axes, row, last, ea, e, ma, ml):
-    """What is known while compiling of the number of a tap: the digits of a cell's axes."""
+    """What is known while compiling of the tap that input (ea, e) of a cell is of the outputs ma and ml after the cell's
+    own: the digits of the cell's axes; -1 if it is none."""
     tap = 0
     for a in range(len(axes)):
-        j = tap_read(axes, a, ea, ma) if a == row else tap_read(axes, a, e, ml) if a == last else 0
-        tap = tap * of(axes, a, "taps") + j
+        _, _, stride, _, taps, d, lo, *_ = axes[a]
+        tap = tap * taps
+        if a in (row, last):
+            j = (ea if a == row else e) + lo - (ma if a == row else ml) * stride
+            if j < 0 or j % d or j // d >= taps:
+                return -1
+            tap = tap + j // d
     return tap
 
 
 @triton.constexpr_function
 def reads_cell(axes, a, m, cell, vector):
     """Whether any of `vector` outputs from the m-th on reads any input of the cell."""
+    if a < 0:
+        return True
+    _, _, stride, _, taps, d, lo, *_ = axes[a]
     for e in range(cell):
         for v in range(vector):
-            if tap_read(axes, a, e, m + v) >= 0:
+            j = e + lo - (m + v) * stride
+            if j >= 0 and j % d == 0 and j // d < taps:
                 return True
     return False
 
@@ -284,8 +290,8 @@ def block(total, BLOCK: tl.constexpr, WIDE: tl.constexpr):
 
 # -- vectors of a thread -----------------------------------------------------------------------------------------------
 #
-# A tile of N columns is N elements beside one another in memory for each row, which one thread loads at once; split into
-# columns it is N blocks, so neighbouring outputs share what they read in registers.
+# A tile of N columns is N elements beside one another in memory for each row, which one thread loads at once; split
+# into columns it is N blocks, so neighbouring outputs share what they read in registers.
 
 
 @triton.jit
@@ -349,51 +355,26 @@ def replaced(columns, r: tl.constexpr, value):
 
 
 @triton.jit
-def later(state, tap: tl.constexpr, LAW: tl.constexpr):
-    """A choice's state with its tap counted from further back."""
-    if is_extreme(LAW) and not shares(LAW):
-        moved = state[1] + tap
-        if not is_plain(LAW):
-            moved = tl.where(state[1] < 0, -1, moved)
-        return (state[0], moved)
-    else:
-        return state
-
-
-@triton.jit
-def lifted(xs, ts, oks, there, start, c, e: tl.constexpr, tap: tl.constexpr, LAW: tl.constexpr, PUSH: tl.constexpr,
-           AXES: tl.constexpr, VECTOR: tl.constexpr):  # fmt: skip
-    """The state of element e of a line."""
-    x = xs[e]
-    there_e = tl.full(x.shape, 1, tl.int1)
-    if counts_zeros(AXES, LAW):
-        L: tl.constexpr = len(AXES) - 1
-        there_e = there
-        if of(AXES, L, "checked"):
-            there_e = there & within(start + e, c, of(AXES, L, "before"), of(AXES, L, "after"), AXES, L)
-    elif any_checked(AXES) and not is_linear(LAW) and not (is_extreme(LAW) and is_plain(LAW)):
-        there_e = oks[e // VECTOR]
-    t = x
-    if PUSH:
-        t = ts[e]
-    return lift(x, t, tl.full(x.shape, tap, tl.int32), there_e, LAW, PUSH)
-
-
-@triton.jit
 def line(x, dx, at, inside, there, c, tap: tl.constexpr, LAW: tl.constexpr, PUSH: tl.constexpr, FLIP: tl.constexpr,
-         ACC: tl.constexpr, AXES: tl.constexpr, LANES: tl.constexpr, OUT: tl.constexpr, VECTOR: tl.constexpr):  # fmt: skip
-    """The states of OUT neighbouring outputs, from their taps on one line of the last axis."""
+         ACC: tl.constexpr, AXES: tl.constexpr, LANES: tl.constexpr, OUT: tl.constexpr, VECTOR: tl.constexpr,
+):  # fmt: skip
+    """The states of OUT neighbouring outputs, from their taps on one line of the last axis; the first is number `tap`."""
     L: tl.constexpr = len(AXES) - 1
-    start = started(c, AXES, L) - slack(AXES, VECTOR)
+    K: tl.constexpr = of(AXES, L, "taps")
+    F: tl.constexpr = slack(AXES, VECTOR)
+    # in one step, so that the compiler sees it lies on a multiple of the vector
+    start = started(c, AXES, L) if VECTOR == 1 else c * of(AXES, L, "stride") - (of(AXES, L, "lo") + F)
     other: tl.constexpr = lowest(LAW, ACC) if is_extreme(LAW) and is_plain(LAW) else 0
     nothing = tl.full(c.shape, 0, ACC)
+    no_tap = tl.full(c.shape, 0, tl.int32)
+    yes = tl.full(c.shape, 1, tl.int1)
     xs = ()
     ts = ()
-    oks = ()
+    theres = ()
     for v in tl.static_range(vectors(AXES, OUT, VECTOR)):
-        ok = inside
         if vector_used(AXES, v, OUT, VECTOR):
             p = start + v * VECTOR
+            ok = inside
             if is_checked(AXES, L, OUT):
                 ok = ok & within(p, c, 0, 0, AXES, L)
             elements = loaded(x, at + p * LANES, ok, other, VECTOR)
@@ -402,43 +383,62 @@ def line(x, dx, at, inside, there, c, tap: tl.constexpr, LAW: tl.constexpr, PUSH
                 if FLIP:
                     value = -value
                 xs = xs + (value,)
+                if counts_zeros(AXES, LAW):
+                    counts = there
+                    if of(AXES, L, "checked"):
+                        counts = there & within(p + e, c, of(AXES, L, "before"), of(AXES, L, "after"), AXES, L)
+                    theres = theres + (counts,)
+                elif any_checked(AXES) and not is_linear(LAW) and not (is_extreme(LAW) and is_plain(LAW)):
+                    theres = theres + (ok,)
+                else:
+                    theres = theres + (yes,)
             if PUSH:
                 elements = loaded(dx, at + p * LANES, ok, 0, VECTOR)
                 for e in tl.static_range(VECTOR):
                     ts = ts + (elements[e].to(ACC),)
+            else:
+                ts = xs
         else:
             for e in tl.static_range(VECTOR):
                 xs = xs + (nothing,)
                 ts = ts + (nothing,)
-        oks = oks + (ok,)
+                theres = theres + (yes,)
     states = ()
-    if is_extreme(LAW) and of(AXES, L, "stride") == 1 and of(AXES, L, "dilation") == 1 and of(AXES, L, "taps") > 2 * OUT:
+    if is_extreme(LAW) and of(AXES, L, "stride") == 1 and of(AXES, L, "dilation") == 1 and K > 2 * OUT and OUT > 1:
         # what all of them read is merged once; what some read before and after it, step by step
-        F: tl.constexpr = slack(AXES, VECTOR)
-        K: tl.constexpr = of(AXES, L, "taps")
-        core = lifted(xs, ts, oks, there, start, c, F + OUT - 1, tap + OUT - 1, LAW, PUSH, AXES, VECTOR)
-        for j in tl.static_range(OUT, K):
-            core = merge(core, lifted(xs, ts, oks, there, start, c, F + j, tap + j, LAW, PUSH, AXES, VECTOR), LAW)
-        before = core
-        for q in tl.static_range(OUT - 1, -1, -1):
-            if q < OUT - 1:
-                one = lifted(xs, ts, oks, there, start, c, F + q, tap + q, LAW, PUSH, AXES, VECTOR)
-                before = merge(one, before, LAW)
-            states = (before,) + states
-        after = core
+        ones = ()
+        for e in tl.static_range(K + OUT - 1):
+            ones = ones + (lift(xs[F + e], ts[F + e], no_tap + (tap + e), theres[F + e], LAW, PUSH),)
+        core = ones[OUT - 1]
+        for e in tl.static_range(OUT, K):
+            core = merge(core, ones[e], LAW)
+        states = (core,)
+        for q in tl.static_range(OUT - 2, -1, -1):
+            core = merge(ones[q], core, LAW)
+            states = (core,) + states
+        after = ones[K]
         for q in tl.static_range(1, OUT):
-            one = lifted(xs, ts, oks, there, start, c, F + K - 1 + q, tap + K - 1 + q, LAW, PUSH, AXES, VECTOR)
-            if q == 1:
-                after = one
-            else:
-                after = merge(after, one, LAW)
-            states = replaced(states, q, later(merge(states[q], after, LAW), -q, LAW))
+            if q > 1:
+                after = merge(after, ones[K + q - 1], LAW)
+            state = merge(states[q], after, LAW)
+            if not shares(LAW):  # taps are counted from the output's own first
+                moved = state[1] - q
+                if not is_plain(LAW):
+                    moved = tl.where(state[1] < 0, -1, moved)
+                state = (state[0], moved)
+            states = replaced(states, q, state)
     else:
         for q in tl.static_range(OUT):
-            state = lifted(xs, ts, oks, there, start, c, element(AXES, q, 0, VECTOR), tap, LAW, PUSH, AXES, VECTOR)
-            for j in tl.static_range(1, of(AXES, L, "taps")):
-                one = lifted(xs, ts, oks, there, start, c, element(AXES, q, j, VECTOR), tap + j, LAW, PUSH, AXES, VECTOR)
-                state = merge(state, one, LAW)
+            state = ()
+            for j in tl.static_range(K):
+                one = lift(
+                    xs[element(AXES, q, j, VECTOR)], ts[element(AXES, q, j, VECTOR)], no_tap + (tap + j),
+                    theres[element(AXES, q, j, VECTOR)], LAW, PUSH,
+                )  # fmt: skip
+                if j == 0:
+                    state = one
+                else:
+                    state = merge(state, one, LAW)
             states = states + (state,)
     return states
 
@@ -537,7 +537,12 @@ def gather(
                 for r in tl.static_range(MARCH):
                     if tap_of(AXES, A, u, r) >= 0:
                         for q in tl.static_range(OUT):
-                            one = later(states[q], tap_of(AXES, A, u, r) * INSIDE, LAW)
+                            one = states[q]
+                            if is_extreme(LAW) and not shares(LAW):
+                                moved = one[1] + tap_of(AXES, A, u, r) * INSIDE
+                                if not is_plain(LAW):
+                                    moved = tl.where(one[1] < 0, -1, moved)
+                                one = (one[0], moved)
                             if tap_of(AXES, A, u, r) == 0 and not any_checked(AXES):
                                 accs = replaced(accs, r * OUT + q, one)
                             else:
@@ -627,6 +632,77 @@ def gather(
             store(b, at, kept, stored, left, LANES, OUT, EVEN)
 
 
+@triton.jit
+def collect(
+    x, dx, y, b, total,
+    LAW: tl.constexpr, MODE: tl.constexpr, AXES: tl.constexpr, LANES: tl.constexpr, FLIP: tl.constexpr,
+    DIVISOR: tl.constexpr, EMPTY: tl.constexpr, ACC: tl.constexpr, SIDE: tl.constexpr, BLOCK: tl.constexpr,
+    WIDE: tl.constexpr,
+):  # fmt: skip
+    """The same as `gather` for windows that are large and hardly overlap: a block of outputs, SIDE taps side by side."""
+    i, ok = block(total, BLOCK, WIDE)
+    PUSH: tl.constexpr = MODE == "push"
+    rest = i // LANES
+    base = i % LANES
+    cs = ()
+    for a in tl.static_range(len(AXES) - 1, -1, -1):
+        cs = (rest % of(AXES, a, "outputs"),) + cs
+        rest = rest // of(AXES, a, "outputs")
+    base = base + rest * (volume(AXES, "size") * LANES)
+    zero = tl.full((BLOCK, SIDE), 0, ACC)
+    no_tap = tl.full((BLOCK, SIDE), 0, tl.int32)
+    first = no_tap
+    if any_checked(AXES):
+        first = first + first_tap(cs, AXES)[:, None]
+    acc = lift(zero, zero, first, zero != 0, LAW, PUSH)
+    for t in range(0, volume(AXES, "taps"), SIDE):
+        tap = t + tl.arange(0, SIDE)
+        at = base[:, None] + tap[None, :] * 0
+        inside = ok[:, None] & (tap < volume(AXES, "taps"))[None, :]
+        there = inside
+        rest_t = tap
+        for a in tl.static_range(len(AXES) - 1, -1, -1):
+            j = rest_t % of(AXES, a, "taps")
+            rest_t = rest_t // of(AXES, a, "taps")
+            p = started(cs[a], AXES, a)[:, None] + (j * of(AXES, a, "dilation"))[None, :]
+            at = at + p * step(AXES, a, LANES, "size")
+            if of(AXES, a, "checked"):
+                inside = inside & within(p, cs[a][:, None], 0, 0, AXES, a)
+                there = there & within(p, cs[a][:, None], of(AXES, a, "before"), of(AXES, a, "after"), AXES, a)
+        if not counts_zeros(AXES, LAW):
+            there = inside
+        v = tl.load(x + at, mask=inside, other=0).to(ACC)
+        if FLIP:
+            v = -v
+        moved = v
+        if PUSH:
+            moved = tl.load(dx + at, mask=inside, other=0).to(ACC)
+        acc = merge(acc, lift(v, moved, no_tap + tap[None, :], there, LAW, PUSH), LAW)
+    state = together(acc, LAW)
+    n = tl.full((BLOCK,), 1, ACC)
+    if EMPTY or DIVISOR == 0:
+        n = count_all(cs, AXES).to(ACC)
+    if MODE == "push":
+        value = share(state[2], state[1], LAW)
+    elif MODE == "turn":
+        value = state[0]
+        tl.store(b + i, share(tl.load(dx + i, mask=ok, other=0).to(ACC), state[1], LAW), mask=ok)
+    elif DIVISOR == 0:
+        value = finish(state, tl.maximum(n, 1), LAW)
+    else:
+        value = finish(state, DIVISOR, LAW)
+    if FLIP and MODE == "forward":
+        value = -value
+    if EMPTY:
+        value = tl.where(n > 0, value, 0).to(ACC)
+    tl.store(y + i, value.to(y.dtype.element_ty), mask=ok)
+    if MODE == "winners":
+        tap = state[1]
+        if EMPTY:
+            tap = tl.where(n > 0, tap, 0)
+        tl.store(b + i, tap.to(b.dtype.element_ty), mask=ok)
+
+
 # -- an input's readers ------------------------------------------------------------------------------------------------
 
 
@@ -661,14 +737,15 @@ def unsigned(tap, residual):
 def scatter(
     x, dy, m, residual, dx, total,
     LAW: tl.constexpr, MODE: tl.constexpr, AXES: tl.constexpr, LANES: tl.constexpr, FLIP: tl.constexpr,
-    DIVISOR: tl.constexpr, ACC: tl.constexpr, MARCH: tl.constexpr, CELL: tl.constexpr, VECTOR: tl.constexpr,
-    UNROLL: tl.constexpr, BLOCK: tl.constexpr, WIDE: tl.constexpr,
+    DIVISOR: tl.constexpr, INNER: tl.constexpr, ACC: tl.constexpr, MARCH: tl.constexpr, CELL: tl.constexpr,
+    VECTOR: tl.constexpr, UNROLL: tl.constexpr, BLOCK: tl.constexpr, WIDE: tl.constexpr,
 ):  # fmt: skip
     """The cotangent of a block of cells: the sum of what their readers hand them, in the order of the readers.
 
     A cell is MARCH inputs along the rows by CELL along the last axis, whole strides, so that which tap of which output
     an input is, is known while compiling; VECTOR outputs are read at once. MARCH or CELL 0: that axis is asked, input
     by input. MODE: "spread" by the residual; "linear" over the count; "turned" by what `gather` stored in its "turn".
+    With INNER, the residual is of this axis and of later passes' INNER taps, and m is where theirs goes.
     """
     i, ok = block(total, BLOCK, WIDE)
     L: tl.constexpr = len(AXES) - 1 if CELL > 0 else -1
@@ -714,6 +791,9 @@ def scatter(
                 if FLIP:
                     v = -v
                 xs = xs + (v,)
+    if INNER > 0:
+        for e in tl.static_range(HIGH * ACROSS):
+            accs = accs + (tl.full((BLOCK,), 0, tl.int32),)
     if UNROLL:
         for ma in tl.static_range(readers_of(AXES, A, HIGH, 1)):
             if A < 0 or reads_cell(AXES, A, first_reader(AXES, A, 1) + ma, HIGH, 1):
@@ -722,14 +802,14 @@ def scatter(
                         if L < 0 or reads_cell(AXES, L, first_reader(AXES, L, VECTOR) + ml, ACROSS, VECTOR):
                             accs = taken(
                                 accs, xs, dy, m, residual, base, ok, ps, t, first_reader(AXES, A, 1) + ma,
-                                first_reader(AXES, L, VECTOR) + ml, LAW, MODE, AXES, LANES, DIVISOR, ACC, A, L, HIGH,
-                                ACROSS, VECTOR,
+                                first_reader(AXES, L, VECTOR) + ml, LAW, MODE, AXES, LANES, DIVISOR, INNER, ACC, A, L,
+                                HIGH, ACROSS, VECTOR,
                             )  # fmt: skip
     else:
         for t in range(volume(AXES, "readers")):
             accs = taken(
-                accs, xs, dy, m, residual, base, ok, ps, t, 0, 0, LAW, MODE, AXES, LANES, DIVISOR, ACC, A, L, HIGH,
-                ACROSS, VECTOR,
+                accs, xs, dy, m, residual, base, ok, ps, t, 0, 0, LAW, MODE, AXES, LANES, DIVISOR, INNER, ACC, A, L,
+                HIGH, ACROSS, VECTOR,
             )  # fmt: skip
     for ea in tl.static_range(HIGH):
         at = at_x
@@ -739,14 +819,17 @@ def scatter(
             if of(AXES, A, "size") % HIGH != 0:
                 stored = ok & (ps[A] + ea < of(AXES, A, "size"))
         store(dx, at, accs[ea * ACROSS : (ea + 1) * ACROSS], stored, left, LANES, ACROSS, EVEN)
+        if INNER > 0:
+            inner = accs[(HIGH + ea) * ACROSS : (HIGH + ea + 1) * ACROSS]
+            store(m, at, inner, stored, left, LANES, ACROSS, EVEN)
 
 
 @triton.jit
 def taken(
     accs, xs, dy, m, residual, base, ok, ps, t, ma: tl.constexpr, ml: tl.constexpr,
     LAW: tl.constexpr, MODE: tl.constexpr, AXES: tl.constexpr, LANES: tl.constexpr, DIVISOR: tl.constexpr,
-    ACC: tl.constexpr, A: tl.constexpr, L: tl.constexpr, HIGH: tl.constexpr, ACROSS: tl.constexpr,
-    VECTOR: tl.constexpr,
+    INNER: tl.constexpr, ACC: tl.constexpr, A: tl.constexpr, L: tl.constexpr, HIGH: tl.constexpr,
+    ACROSS: tl.constexpr, VECTOR: tl.constexpr,
 ):  # fmt: skip
     """What the inputs of a cell have when VECTOR outputs, the ma-th and the ml-th from theirs on, have handed theirs."""
     at = base
@@ -785,15 +868,26 @@ def taken(
             elif DIVISOR != 1:
                 g = g / DIVISOR
         won = tap
+        inner = tap
         if MODE == "spread":
-            won = unsigned(wons[v], residual) - tap
+            won = unsigned(wons[v], residual)
+            if INNER > 0:
+                inner = won % INNER
+                won = won // INNER
+            won = won - tap
         for ea in tl.static_range(HIGH):
             for e in tl.static_range(ACROSS):
-                if tap_read(AXES, A, ea, ma) >= 0 and tap_read(AXES, L, e, ml + v) >= 0:
+                if known_tap(AXES, A, L, ea, e, ma, ml + v) >= 0:
                     one = g
                     if MODE == "spread":
-                        mine = won == known_tap(AXES, A, L, ea, e, ma, ml + v)
-                        one = tl.where(mine & reads, g, 0.0).to(ACC)
+                        mine = (won == known_tap(AXES, A, L, ea, e, ma, ml + v)) & reads
+                        one = tl.where(mine, g, 0.0).to(ACC)
+                        if INNER > 0:
+                            # All who won here by this input won there by the same tap; but an output that nobody won
+                            # by, which has nothing to hand on, names any.
+                            at_e = accs[(HIGH + ea) * ACROSS + e]
+                            told = tl.where(mine & (g != 0), inner, at_e)
+                            accs = replaced(accs, (HIGH + ea) * ACROSS + e, told)
                     elif MODE == "turned":
                         one = weigh(g, xs[ea * ACROSS + e], tops[v].to(ACC), LAW)
                         one = tl.where(reads, one, 0.0).to(ACC)

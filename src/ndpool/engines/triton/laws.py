@@ -13,7 +13,9 @@ LAW is (name, ties, ignore NaN, parameter), the parameter being |beta| or p: a s
 sizes, strides or positions here.
 """
 
-# Triton compiles these functions from their source: annotations other than tl.constexpr mean nothing to it.
+# Triton compiles these functions from their source. An else after a return is no matter of taste there: without it, the
+# branch that is not taken is compiled, too.
+# ruff: noqa: RET505
 import triton
 import triton.language as tl
 
@@ -71,7 +73,8 @@ def takes(b, a, LAW: tl.constexpr):
     """Whether a later b replaces a: the first, or the last, of equals wins."""
     if LAW[1] == "last":
         return ~beats(a, b, LAW)
-    return beats(b, a, LAW)
+    else:
+        return beats(b, a, LAW)
 
 
 @triton.jit
@@ -79,13 +82,14 @@ def power(q, P: tl.constexpr):
     """q^P for q >= 0."""
     if P == 0:
         return q * 0 + 1
-    if P == 1:
+    elif P == 1:
         return q
-    if P == 2:
+    elif P == 2:
         return q * q
-    if P == 0.5:
+    elif P == 0.5:
         return tl.sqrt(q)
-    return tl.exp2(P * tl.log2(q))
+    else:
+        return tl.exp2(P * tl.log2(q))
 
 
 @triton.jit
@@ -110,7 +114,8 @@ def slope(least, most, LAW: tl.constexpr):
     """What a tangent beside `least` counts for beside `most`."""
     if LAW[0] == "smooth_max":
         return ratio(least, most, LAW)
-    return tl.where(least == most, 1.0, power(least / most, LAW[3] - 1)).to(least.dtype)
+    else:
+        return tl.where(least == most, 1.0, power(least / most, LAW[3] - 1)).to(least.dtype)
 
 
 @triton.jit
@@ -170,15 +175,68 @@ def merge(a, b, LAW: tl.constexpr):
 
 
 @triton.jit
+def together(state, LAW: tl.constexpr):
+    """The states side by side on the second axis as one, in no order: a tie goes by the number of the tap."""
+    if is_linear(LAW):
+        return (tl.sum(state[0], 1),)
+    elif is_extreme(LAW):
+        v = state[0]
+        there = tl.full(v.shape, 1, tl.int1)
+        if not is_plain(LAW):
+            there = state[1] > 0 if shares(LAW) else state[1] >= 0
+        numbers = there
+        if v.dtype.is_floating():
+            nan = there & (v != v)
+            numbers = there & (v == v)
+        worst: tl.constexpr = lowest(LAW, v.dtype)
+        compared = tl.where(numbers, v, worst).to(v.dtype)
+        best = tl.max(compared, 1) if LAW[0] == "max" else tl.min(compared, 1)
+        best = best.to(v.dtype)
+        unbeaten = numbers & (v == best[:, None])
+        if v.dtype.is_floating():
+            if LAW[2]:  # NaNs are left where there is no number
+                alone = tl.max(numbers.to(tl.int32), 1) == 0
+            else:
+                alone = tl.max(nan.to(tl.int32), 1) > 0
+            unbeaten = tl.where(alone[:, None], nan, unbeaten)
+        if shares(LAW):
+            n = tl.sum(tl.where(unbeaten, state[1], 0), 1)
+            chosen = unbeaten
+        else:
+            if LAW[1] == "last":
+                n = tl.max(tl.where(unbeaten, state[1], -1), 1)
+            else:
+                n = tl.min(tl.where(unbeaten, state[1], 2147483647), 1)
+            chosen = unbeaten & (state[1] == n[:, None])
+        # the winner itself, which may be the other of two zeros
+        kept = tl.where(chosen, v, worst).to(v.dtype)
+        value = (tl.max(kept, 1) if LAW[0] == "max" else tl.min(kept, 1)).to(v.dtype)
+        if v.dtype.is_floating():
+            value = tl.where(alone & (n >= 0), float("nan"), value).to(v.dtype)
+        if len(state) == 3:
+            return (value, n, tl.sum(tl.where(unbeaten, state[2], 0.0).to(state[2].dtype), 1))
+        else:
+            return (value, n)
+    else:
+        m = tl.max(state[0], 1)
+        s = tl.sum(state[1] * ratio(state[0], m[:, None], LAW), 1)
+        if len(state) == 3:
+            return (m, s, tl.sum(state[2] * slope(state[0], m[:, None], LAW), 1))
+        else:
+            return (m, s)
+
+
+@triton.jit
 def finish(state, count, LAW: tl.constexpr):
     """The value; `count` divides a mean."""
     if LAW[0] == "mean":
         return state[0] / count
-    if LAW[0] == "smooth_max":
+    elif LAW[0] == "smooth_max":
         return state[0] + tl.log2(state[1]) * (LN2 / LAW[3])
-    if LAW[0] == "lp":
+    elif LAW[0] == "lp":
         return state[0] * power(state[1], 1 / LAW[3])
-    return state[0]
+    else:
+        return state[0]
 
 
 @triton.jit
@@ -186,11 +244,12 @@ def share(g, s, LAW: tl.constexpr):
     """g over what all taps together count for."""
     if LAW[0] == "smooth_max":
         return g / s
-    if LAW[0] == "lp":
+    elif LAW[0] == "lp":
         return g / power(s, 1 - 1 / LAW[3])
-    if LAW[1] == "split":
+    elif LAW[1] == "split":
         return g / s.to(g.dtype)
-    return g
+    else:
+        return g
 
 
 @triton.jit
@@ -198,9 +257,10 @@ def weigh(g, x, m, LAW: tl.constexpr):
     """What of g, an output's share, belongs to a tap x of it; m is the output's first plane."""
     if is_extreme(LAW):
         return tl.where((x == m) | ((x != x) & (m != m)), g, 0.0).to(g.dtype)
-    if LAW[0] == "smooth_max":
+    elif LAW[0] == "smooth_max":
         by = tl.exp2((x - m) * (LAW[3] * LOG2E))
         return g * tl.where(x == m, 1.0, by).to(g.dtype)
-    a = tl.abs(x)
-    by = power(a / m, LAW[3] - 1)
-    return sign(x) * g * tl.where(a == m, 1.0, by).to(g.dtype)
+    else:
+        a = tl.abs(x)
+        by = power(a / m, LAW[3] - 1)
+        return sign(x) * g * tl.where(a == m, 1.0, by).to(g.dtype)

@@ -18,7 +18,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from ...spec import Axis, Law, Window, each
+from ...spec import SUM, Axis, Law, Window, each
 from ..dtypes import name
 from ..native import longest
 from . import kernels
@@ -30,7 +30,19 @@ Fields = tuple[int, ...]  # an axis as `kernels.FIELDS` has it
 UNROLLED = 64  # taps, or readers, up to which loops are unrolled
 ACCUMULATORS = {"float64": tl.float64, "float32": tl.float32, "float16": tl.float32, "bfloat16": tl.float32}
 INTEGERS = {"uint8": tl.uint8, "int8": tl.int8, "int16": tl.int16, "int32": tl.int32, "int64": tl.int64}
-SIZES = {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2, "uint8": 1, "int8": 1, "int16": 2, "int32": 4, "int64": 8}
+SIZES = {
+    "float64": 8,
+    "float32": 4,
+    "float16": 2,
+    "bfloat16": 2,
+    "uint8": 1,
+    "int8": 1,
+    "int16": 2,
+    "int32": 4,
+    "int64": 8,
+}
+WIDE = {tl.float64: torch.float64, tl.float32: torch.float32, tl.int64: torch.int64}
+TAPS = {1: torch.uint8, 2: torch.int16, 4: torch.int32}
 NARROW = 2**31 - 2**16  # elements that 32-bit indices reach, with room for a block and for taps beyond the ends
 
 
@@ -67,14 +79,18 @@ class Plan:
         self.wide = max(self.inputs, self.outputs) > NARROW
         self.rows = next((a for a, axis in enumerate(self.axes[:-1]) if longest(axis) > 1), -1)
         self.itemsize = SIZES[full]
+        # large windows that hardly overlap: taps side by side
+        self.collects = self.readers <= 4 and (longest(self.axes[-1]) >= 16 or self.taps > UNROLLED)
+        self.side = min(1 << (self.taps - 1).bit_length(), 512)
 
     # -- what engines run
 
     def forward(self, x: Tensor, y: Tensor) -> None:
         self._gather("forward", x, x, y, y)
 
-    def winners(self, x: Tensor, residual: Tensor, y: Tensor) -> None:
-        self._gather("winners", x, x, y, residual)
+    def winners(self, x: Tensor, residual: Tensor, y: Tensor, earlier: Tensor | None = None, inner: int = 0) -> None:
+        """The value, and which tap won; in a later pass, `earlier` says which of `inner` taps won before."""
+        self._gather("winners", x, x if earlier is None else earlier, y, residual, inner)
 
     def push(self, x: Tensor, dx: Tensor, dy: Tensor) -> None:
         if self.key[0] in ("sum", "mean"):
@@ -94,8 +110,9 @@ class Plan:
     def pick(self, residual: Tensor, dx: Tensor, dy: Tensor) -> None:
         self._pick(residual, dx, dy, None)
 
-    def spread(self, residual: Tensor, dy: Tensor, dx: Tensor) -> None:
-        self._scatter("spread", dy, dy, dy, residual, dx)
+    def spread(self, residual: Tensor, dy: Tensor, dx: Tensor, earlier: Tensor | None = None, inner: int = 0) -> None:
+        """The cotangent; in a later pass, `earlier` gets which of `inner` taps won before."""
+        self._scatter("spread", dy, dy, dy if earlier is None else earlier, residual, dx, inner)
 
     def positions(self, residual: Tensor, places: Tensor) -> None:
         """Flat row-major positions within the plan's `axes`; -1 where nothing is read."""
@@ -105,20 +122,31 @@ class Plan:
 
     def _gather(self, mode: str, x: Tensor, dx: Tensor, y: Tensor, b: Tensor, inner: int = 0) -> None:
         t = tiles(self, mode)
+        constants = {
+            "LAW": self.key, "MODE": mode, "AXES": self.fields, "LANES": self.lanes, "FLIP": self.flip,
+            "DIVISOR": self.divisor, "EMPTY": self.empty, "ACC": self.acc, "BLOCK": t.block, "WIDE": self.wide,
+        }  # fmt: skip
+        if self.collects:
+            _launch(
+                kernels.collect, self.outputs, t.block, t.warps, x, dx, y, b, self.outputs, **constants, SIDE=self.side
+            )
+            return
         total = self.lead * self.lanes * self._blocks("outputs", t.march, t.across)
         _launch(
-            kernels.gather, total, t.block, t.warps, x, dx, y, b, total, LAW=self.key, MODE=mode, AXES=self.fields,
-            LANES=self.lanes, FLIP=self.flip, DIVISOR=self.divisor, EMPTY=self.empty, INNER=inner, ACC=self.acc,
-            MARCH=t.march, OUT=t.across, VECTOR=t.vector, UNROLL=self.taps <= UNROLLED, BLOCK=t.block, WIDE=self.wide,
+            kernels.gather, total, t.block, t.warps, x, dx, y, b, total, **constants, INNER=inner, MARCH=t.march,
+            OUT=t.across, VECTOR=t.vector, UNROLL=self.taps <= UNROLLED,
         )  # fmt: skip
 
-    def _scatter(self, mode: str, x: Tensor, dy: Tensor, m: Tensor, residual: Tensor, dx: Tensor) -> None:
+    def _scatter(
+        self, mode: str, x: Tensor, dy: Tensor, m: Tensor, residual: Tensor, dx: Tensor, inner: int = 0
+    ) -> None:
         t = tiles(self, mode)
         total = self.lead * self.lanes * self._blocks("size", t.march or 1, t.across or 1)
         _launch(
             kernels.scatter, total, t.block, t.warps, x, dy, m, residual, dx, total, LAW=self.key, MODE=mode,
-            AXES=self.fields, LANES=self.lanes, FLIP=self.flip, DIVISOR=self.divisor, ACC=self.acc, MARCH=t.march,
-            CELL=t.across, VECTOR=t.vector, UNROLL=self.readers <= UNROLLED, BLOCK=t.block, WIDE=self.wide,
+            AXES=self.fields, LANES=self.lanes, FLIP=self.flip, DIVISOR=self.divisor, INNER=inner, ACC=self.acc,
+            MARCH=t.march, CELL=t.across, VECTOR=t.vector, UNROLL=self.readers <= UNROLLED, BLOCK=t.block,
+            WIDE=self.wide,
         )  # fmt: skip
 
     def _pick(self, residual: Tensor, dx: Tensor, y: Tensor, steps: tuple[int, ...] | None) -> None:
@@ -135,6 +163,104 @@ class Plan:
             taken = across if a == len(self.axes) - 1 else march if a == self.rows else 1
             n *= -(-getattr(axis, side) // taken)
         return n
+
+
+class Chain:
+    """A large window as passes, one axis each, the last axis first; the same modes as a plan's.
+
+    max, sum, log-sum-exp and norm over a product of axes are those over one axis of those over the others, and the
+    first winner in row-major order is the first line's first. So are their derivatives, by the chain rule.
+    """
+
+    def __init__(self, window: Window, law: Law, dtype: Any, order: tuple[int, ...], whole: Plan):
+        self.whole, self.law, self.dtype = whole, law, dtype
+        self.stages: list[Plan] = []
+        self.sizes: list[int] = []  # elements that go into each stage, and at the end those that come out
+        sizes = [axis.size for axis in whole.axes]
+        pooled = [a for a, axis in enumerate(whole.axes) if longest(axis) > 1 or axis != each(axis.size)]
+        for a in reversed(pooled):
+            axis = whole.axes[a]
+            lead = whole.lead * math.prod(sizes[:a])
+            lanes = whole.lanes * math.prod(sizes[a + 1 :])
+            self.sizes.append(lead * lanes * axis.size)
+            stage = law
+            if law.name == "mean" and law.params[0] and a != pooled[0]:
+                stage = SUM
+            self.stages.append(Plan(Window((each(lead), axis, each(lanes))), stage, dtype, (0, 1, 2)))
+            sizes[a] = axis.outputs
+        self.sizes.append(whole.outputs)
+        taps = [stage.taps for stage in self.stages]
+        self.inner = [math.prod(taps[:i]) for i in range(len(taps) + 1)]  # taps of the stages before each
+
+    def _between(self, i: int, like: Tensor) -> Tensor:
+        """Memory between stages: sums are kept wide."""
+        chooses = self.law.name in ("max", "min")
+        dtype = like.dtype if chooses else WIDE[self.whole.acc]
+        return torch.empty(self.sizes[i], dtype=dtype, device=like.device)
+
+    def _taps(self, i: int, like: Tensor) -> Tensor:
+        """Memory for which of the taps of the first i stages won."""
+        size = np.min_scalar_type(self.inner[i] - 1).itemsize
+        return torch.empty(self.sizes[i], dtype=TAPS[size], device=like.device)
+
+    def _values(self, x: Tensor) -> list[Tensor]:
+        """What goes into each stage."""
+        values = [x]
+        for i, stage in enumerate(self.stages[:-1]):
+            values.append(self._between(i + 1, x))
+            stage.forward(values[i], values[i + 1])
+        return values
+
+    def forward(self, x: Tensor, y: Tensor) -> None:
+        self.stages[-1].forward(self._values(x)[-1], y)
+
+    def winners(self, x: Tensor, residual: Tensor, y: Tensor) -> None:
+        earlier = None
+        for i, stage in enumerate(self.stages):
+            final = i == len(self.stages) - 1
+            out, tap = (y, residual) if final else (self._between(i + 1, x), self._taps(i + 1, x))
+            stage.winners(x, tap, out, earlier, self.inner[i] if i else 0)
+            x, earlier = out, tap
+
+    def push(self, x: Tensor, dx: Tensor, dy: Tensor) -> None:
+        if self.law.name in ("sum", "mean"):
+            self.forward(dx, dy)
+            return
+        for i, (stage, value) in enumerate(zip(self.stages, self._values(x), strict=True)):
+            out = dy if i == len(self.stages) - 1 else self._between(i + 1, dx)
+            stage.push(value, dx, out)
+            dx = out
+
+    def pull(self, x: Tensor | None, dy: Tensor, dx: Tensor) -> None:
+        linear = x is None or self.law.name in ("sum", "mean")
+        values: list[Any] = [None] * len(self.stages) if linear else self._values(x)  # type: ignore[arg-type]
+        for i in reversed(range(len(self.stages))):
+            out = self._between(i, dy) if i else dx
+            self.stages[i].pull(values[i], dy, out)
+            dy = out
+
+    def pick(self, residual: Tensor, dx: Tensor, dy: Tensor) -> None:
+        self.whole.pick(residual, dx, dy)
+
+    def spread(self, residual: Tensor, dy: Tensor, dx: Tensor) -> None:
+        for i in reversed(range(len(self.stages))):
+            out, earlier = (self._between(i, dy), self._taps(i, dy)) if i else (dx, None)
+            self.stages[i].spread(residual, dy, out, earlier, self.inner[i] if i else 0)
+            residual, dy = earlier if earlier is not None else residual, out
+
+    def positions(self, residual: Tensor, places: Tensor) -> None:
+        self.whole.positions(residual, places)
+
+
+def planned(window: Window, law: Law, dtype: Any, order: tuple[int, ...], axes: tuple[int, ...]) -> Plan | Chain:
+    """A plan in one launch a mode, or in passes."""
+    plan = Plan(window, law, dtype, order, axes)
+    joins = sum(longest(axis) > 1 for axis in plan.axes)
+    zeros = law.name == "smooth_max" and any(any(axis.margin) for axis in plan.axes)
+    splits = law.name in ("max", "min") and law.params[0] == "split"
+    if joins < 2 or plan.collects or max(plan.taps, plan.readers) <= UNROLLED or zeros or splits:
+        return plan
+    return Chain(window, law, dtype, order, plan)
 
 
 @dataclass(frozen=True)
@@ -156,12 +282,14 @@ def usual_tiles(plan: Plan, mode: str) -> Tile:
     if mode == "pick":
         return Tile()
     if mode in ("forward", "winners", "push", "turn"):
+        if plan.collects:
+            return Tile(block=max(1, 2048 // plan.side))
         if plan.taps > UNROLLED:
             return Tile()
         across = width // math.gcd(width, last.stride)
         if plan.lanes > 1 and _overlaps(last):
-            across = 16 if last.extent > 8 and row is None else 4
-        march = 4 if row is not None and _overlaps(row) else 1
+            across = 8 if last.extent > 8 and row is None else 4
+        march = (4 if len(plan.axes) < 3 else 2) if row is not None and _overlaps(row) else 1
         return Tile(march, min(across, _power(last.outputs)), width if across <= last.outputs else 1, 128, 4)
     if plan.readers > UNROLLED:
         return Tile(0, 0)
@@ -169,12 +297,12 @@ def usual_tiles(plan: Plan, mode: str) -> Tile:
     if last.per == 1 and last.stride <= 4:
         cell = math.lcm(width, last.stride)
         if plan.lanes > 1 and _overlaps(last):
-            cell = (16 if last.extent > 8 and row is None else 4) // last.stride * last.stride or last.stride
+            cell = (8 if last.extent > 8 and row is None else 4) // last.stride * last.stride or last.stride
     march = 0
     if row is not None and row.per == 1 and row.stride <= 4:
-        march = row.stride * (4 // row.stride if _overlaps(row) and row.stride == 1 else 1)
+        march = (4 if len(plan.axes) < 3 else 2) if _overlaps(row) and row.stride == 1 else row.stride
     vector = math.gcd(cell // last.stride, last.outputs) if plan.lanes == 1 and cell else 1
-    return Tile(march, cell, vector & -vector, 128, 4)
+    return Tile(march, cell, vector & -vector, 128 if march or cell else 512, 4)
 
 
 tiles = usual_tiles  # replaced by a benchmark's sweep
