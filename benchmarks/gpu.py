@@ -26,6 +26,7 @@ HERE = Path(__file__).resolve().parent
 # as a script, without being installed; this folder has a torch.py, which is not torch
 sys.path[:] = [str(HERE.parent / "src"), *(p for p in sys.path if Path(p).resolve() != HERE)]
 
+# ruff: noqa: E402
 import torch
 import torch.nn.functional as F
 from torch import Tensor

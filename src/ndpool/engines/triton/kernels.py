@@ -189,8 +189,8 @@ def readers_of(axes, a, cell, vector):
 
 @triton.constexpr_function
 def known_tap(axes, row, last, ea, e, ma, ml):
-    """What is known while compiling of the tap that input (ea, e) of a cell is of the outputs ma and ml after the cell's
-    own: the digits of the cell's axes; -1 if it is none."""
+    """Which tap input (ea, e) of a cell is of the outputs ma and ml after the cell's own: the digits of the axes that are
+    known while compiling; -1 if it is none."""
     tap = 0
     for a in range(len(axes)):
         _, _, stride, _, taps, d, lo, *_ = axes[a]
@@ -358,7 +358,7 @@ def replaced(columns, r: tl.constexpr, value):
 def line(x, dx, at, inside, there, c, tap: tl.constexpr, LAW: tl.constexpr, PUSH: tl.constexpr, FLIP: tl.constexpr,
          ACC: tl.constexpr, AXES: tl.constexpr, LANES: tl.constexpr, OUT: tl.constexpr, VECTOR: tl.constexpr,
 ):  # fmt: skip
-    """The states of OUT neighbouring outputs, from their taps on one line of the last axis; the first is number `tap`."""
+    """The states of OUT neighbouring outputs, from their taps on one line of the last axis, the first number `tap`."""
     L: tl.constexpr = len(AXES) - 1
     K: tl.constexpr = of(AXES, L, "taps")
     F: tl.constexpr = slack(AXES, VECTOR)
@@ -639,7 +639,7 @@ def collect(
     DIVISOR: tl.constexpr, EMPTY: tl.constexpr, ACC: tl.constexpr, SIDE: tl.constexpr, BLOCK: tl.constexpr,
     WIDE: tl.constexpr,
 ):  # fmt: skip
-    """The same as `gather` for windows that are large and hardly overlap: a block of outputs, SIDE taps side by side."""
+    """The same as `gather` for large windows that hardly overlap: a block of outputs, SIDE taps side by side."""
     i, ok = block(total, BLOCK, WIDE)
     PUSH: tl.constexpr = MODE == "push"
     rest = i // LANES
@@ -831,7 +831,7 @@ def taken(
     INNER: tl.constexpr, ACC: tl.constexpr, A: tl.constexpr, L: tl.constexpr, HIGH: tl.constexpr,
     ACROSS: tl.constexpr, VECTOR: tl.constexpr,
 ):  # fmt: skip
-    """What the inputs of a cell have when VECTOR outputs, the ma-th and the ml-th from theirs on, have handed theirs."""
+    """What the inputs of a cell have when VECTOR outputs, the ma-th and ml-th from their own on, have given theirs."""
     at = base
     reads = ok
     tap = tl.full(base.shape, 0, tl.int32)

@@ -265,7 +265,7 @@ def planned(window: Window, law: Law, dtype: Any, order: tuple[int, ...], axes: 
 
 @dataclass(frozen=True)
 class Tile:
-    """What one program takes: of the rows, of the last axis, how many of these lie in a vector; its block, its warps."""
+    """What one program takes: of the rows, of the last axis, how many of these in a vector; its block, its warps."""
 
     march: int = 1
     across: int = 1
