@@ -30,7 +30,8 @@ def compile_launch(kernel: Any, total: int, block: int, warps: int, *args: Any, 
     signature = dict.fromkeys(kernel.arg_names, "constexpr")
     for name, arg in zip(names, args, strict=True):
         signature[name] = POINTERS[arg.dtype] if isinstance(arg, torch.Tensor) else "i64" if arg >> 31 else "i32"
-    aligned = {(kernel.arg_names.index(n),): [["tt.divisibility", 16]] for n in names if signature[n].startswith("*")}
+    even = [n for n, arg in zip(names, args, strict=True) if isinstance(arg, torch.Tensor) or arg % 16 == 0]
+    aligned = {(kernel.arg_names.index(n),): [["tt.divisibility", 16]] for n in even}
     source = ASTSource(kernel, signature=signature, constexprs=constants, attrs=aligned)
     return triton.compile(source, target=TARGET, options={"num_warps": warps})
 

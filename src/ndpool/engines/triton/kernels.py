@@ -189,8 +189,8 @@ def readers_of(axes, a, cell, vector):
 
 @triton.constexpr_function
 def known_tap(axes, row, last, ea, e, ma, ml):
-    """Which tap input (ea, e) of a cell is of the outputs ma and ml after the cell's own: the digits of the axes that are
-    known while compiling; -1 if it is none."""
+    """Which tap input (ea, e) of a cell is of the outputs ma and ml after the cell's own: the digits of those axes that
+    are known while compiling; -1 if it is none."""
     tap = 0
     for a in range(len(axes)):
         _, _, stride, _, taps, d, lo, *_ = axes[a]
@@ -335,7 +335,7 @@ def loaded(x, at, mask, other, N: tl.constexpr):
 @triton.jit
 def store(y, at, values, mask, left, STEP: tl.constexpr, N: tl.constexpr, EVEN: tl.constexpr):
     """N values STEP apart, of which `left` are there; beside one another and all of them, at once."""
-    if N > 1 and EVEN and STEP == 1:
+    if N > 1 and N & (N - 1) == 0 and EVEN and STEP == 1:
         tile = join(values, N).to(y.dtype.element_ty)
         tl.store(y + (at[:, None] + tl.arange(0, N)[None, :]), tile, mask=mask[:, None])
     else:

@@ -279,6 +279,7 @@ def usual_tiles(plan: Plan, mode: str) -> Tile:
     last = plan.axes[-1]
     row = plan.axes[plan.rows] if plan.rows >= 0 else None
     width = math.gcd(last.size, 16 // plan.itemsize) if plan.lanes == 1 and last.per == 1 else 1
+    lanes = math.gcd(plan.lanes, 16 // plan.itemsize)  # beside one another: the compiler loads them at once
     if mode == "pick":
         return Tile()
     if mode in ("forward", "winners", "push", "turn"):
@@ -287,22 +288,27 @@ def usual_tiles(plan: Plan, mode: str) -> Tile:
         if plan.taps > UNROLLED:
             return Tile()
         across = width // math.gcd(width, last.stride)
+        few = plan.lanes > 1 or len(plan.axes) > 2
         if plan.lanes > 1 and _overlaps(last):
-            across = 8 if last.extent > 8 and row is None else 4
-        march = (4 if len(plan.axes) < 3 else 2) if row is not None and _overlaps(row) else 1
-        return Tile(march, min(across, _power(last.outputs)), width if across <= last.outputs else 1, 128, 4)
+            long = last.extent > 8 and row is None
+            across, lanes = (8, lanes if mode == "forward" else 1) if long else (2, lanes)
+        march = (2 if few else 4) if row is not None and _overlaps(row) else 1
+        block = 128 * lanes
+        return Tile(march, min(across, _power(last.outputs)), width if across <= last.outputs else 1, block, 4)
     if plan.readers > UNROLLED:
         return Tile(0, 0)
     cell = 0
     if last.per == 1 and last.stride <= 4:
         cell = math.lcm(width, last.stride)
         if plan.lanes > 1 and _overlaps(last):
-            cell = (8 if last.extent > 8 and row is None else 4) // last.stride * last.stride or last.stride
+            long = last.extent > 8 and row is None
+            cell = (8 if long else 2) // last.stride * last.stride or last.stride
+            lanes = lanes if mode == "linear" or not long else 1
     march = 0
     if row is not None and row.per == 1 and row.stride <= 4:
-        march = (4 if len(plan.axes) < 3 else 2) if _overlaps(row) and row.stride == 1 else row.stride
+        march = (2 if plan.lanes > 1 or len(plan.axes) > 2 else 4) if _overlaps(row) and row.stride == 1 else row.stride
     vector = math.gcd(cell // last.stride, last.outputs) if plan.lanes == 1 and cell else 1
-    return Tile(march, cell, vector & -vector, 128 if march or cell else 512, 4)
+    return Tile(march, cell, vector & -vector, 128 * lanes if march or cell else 512, 4)
 
 
 tiles = usual_tiles  # replaced by a benchmark's sweep
