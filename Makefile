@@ -3,6 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 TORCH := torch==2.13.0
+TRITON := triton==3.7.1
 PIP := $(BIN)/python -m pip --disable-pip-version-check -q
 NATIVE := CMakeLists.txt $(wildcard native/*)
 
@@ -11,7 +12,7 @@ NATIVE := CMakeLists.txt $(wildcard native/*)
 INSTALL := install --no-build-isolation
 FETCHED := -c 'from scikit_build_core.build import *; print(*get_requires_for_build_editable())'
 
-.PHONY: demo test lint types unit native sanitize fuzz bench clean
+.PHONY: demo test lint types unit native sanitize fuzz bench gpu-test clean
 
 # Where there is a compiler, a native build that fails is an error; only the demo does without it, as pip does.
 test lint types unit native sanitize fuzz bench: export NDPOOL_NATIVE ?= $(if $(shell command -v $(CXX)),1)
@@ -27,7 +28,7 @@ $(VENV)/base: pyproject.toml $(NATIVE) | $(VENV)/tools
 	touch $@
 
 $(VENV)/test: pyproject.toml Makefile | $(VENV)/base
-	$(PIP) install $(TORCH)
+	$(PIP) install $(TORCH) $(TRITON)
 	$(PIP) $(INSTALL) -e '.[test]'
 	touch $@
 
@@ -49,7 +50,12 @@ types: $(VENV)/test
 	$(BIN)/mypy
 
 unit: $(VENV)/test
-	$(BIN)/pytest -n 2 --cov --cov-report=term-missing:skip-covered
+	$(BIN)/pytest -n 2 --cov --cov-report= --cov-fail-under=0
+	TRITON_INTERPRET=1 $(BIN)/pytest -n 2 --cov --cov-append --cov-report=term-missing:skip-covered tests/triton
+
+# Needs a GPU, and a build of torch for it: where there is none the tests say so. Any environment with pytest will do.
+gpu-test:
+	PYTHONPATH=src $(PYTHON) -m pytest -q -p no:cacheprovider -W ignore tests/gpu
 
 # After a change in native/, or once there is a compiler: compiles what changed, in the compiler's own words.
 native:

@@ -9,10 +9,11 @@ from importlib.metadata import PackageNotFoundError, version
 import numpy as np
 
 from . import __version__
-from .engines import native
+from .engines import native, triton
 
 ENGINES = {
     "native": ("NumPy arrays on the CPU", "the laws of ndpool"),
+    "triton": ("torch's tensors on a CUDA GPU", "the laws of ndpool"),
     "portable": ("arrays of any array-API library", "the laws of ndpool"),
     "reference": ("nested lists of any scalar, NumPy arrays", "any law, yours too"),
 }
@@ -35,6 +36,10 @@ def _lines() -> Iterator[str]:
         yield f"  threads {native.threads()}"
     else:
         yield f"native engine: not in use; {native.reason()}"
+    if triton.available():
+        yield "triton engine: in use where there is a GPU of compute capability {}.{} or more".format(*triton.LEAST)
+    else:
+        yield f"triton engine: not in use; {triton.reason()}"
     yield ""
     yield from _table([("engine", "runs", "under"), *((name, *served) for name, served in ENGINES.items())])
     yield ""

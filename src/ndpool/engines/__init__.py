@@ -1,4 +1,5 @@
-"""Engines run a law over a window: `reference` is the spec itself, `portable` is array operations, `native` is C++.
+"""Engines run a law over a window: `reference` is the spec itself, `portable` is array operations, `native` is C++,
+`triton` is for tensors on a GPU, which reach it through `ndpool.torch` alone.
 
 `choose` is the one place that decides which: nested lists and laws of the user's own run on the reference, NumPy arrays
 on the native engine where it is built, other arrays on the portable engine of their own namespace. Nothing is imported

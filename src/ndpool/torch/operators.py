@@ -22,7 +22,7 @@ from torch import Tensor
 from torch.autograd import Function
 from torch.autograd.forward_ad import unpack_dual
 
-from ..engines import native
+from ..engines import native, triton
 from .kernels import dense, lies_last, residual_dtype
 from .pooling import read
 
@@ -39,7 +39,7 @@ try:
 except ImportError as error:  # pragma: no cover  # another version of torch
     MISSING = str(error)
 
-AVAILABLE = native.available() and not MISSING
+AVAILABLE = (native.available() or triton.available()) and not MISSING
 Sizes = Sequence[int]
 
 # the operators, registered below
@@ -181,33 +181,33 @@ POSITIONS = Rule(lambda args, places: ((), ()), lambda *_: (), lambda *_: None)
 
 
 def _forward(x: Tensor, text: str) -> Tensor:
-    return read(text).bind(tuple(x.shape), x.stride(), x.dtype).forward(x)
+    return read(text).bind(tuple(x.shape), x.stride(), x.dtype, x.device.type).forward(x)
 
 
 def _winners(x: Tensor, text: str) -> tuple[Tensor, Tensor]:
-    return read(text).bind(tuple(x.shape), x.stride(), x.dtype).winners(x)
+    return read(text).bind(tuple(x.shape), x.stride(), x.dtype, x.device.type).winners(x)
 
 
 def _push(x: Tensor, dx: Tensor, text: str) -> Tensor:
-    return read(text).bind(tuple(x.shape), x.stride(), dx.dtype).push(x, dx)
+    return read(text).bind(tuple(x.shape), x.stride(), dx.dtype, x.device.type).push(x, dx)
 
 
 def _pull(x: Tensor | None, dy: Tensor, text: str, sizes: Sizes, last: bool) -> Tensor:
     if x is not None:
-        return read(text).bind(tuple(x.shape), x.stride(), dy.dtype).pull(x, dy)
-    return read(text).bind_dense(dy.shape, sizes, last, dy.dtype).pull(None, dy)
+        return read(text).bind(tuple(x.shape), x.stride(), dy.dtype, x.device.type).pull(x, dy)
+    return read(text).bind_dense(dy.shape, sizes, last, dy.dtype, dy.device.type).pull(None, dy)
 
 
 def _pick(residual: Tensor, dx: Tensor, text: str) -> Tensor:
-    return read(text).bind(tuple(dx.shape), dx.stride(), dx.dtype).pick(residual, dx)
+    return read(text).bind(tuple(dx.shape), dx.stride(), dx.dtype, dx.device.type).pick(residual, dx)
 
 
 def _spread(residual: Tensor, dy: Tensor, text: str, sizes: Sizes, last: bool) -> Tensor:
-    return read(text).bind_dense(dy.shape, sizes, last, dy.dtype).spread(residual, dy)
+    return read(text).bind_dense(dy.shape, sizes, last, dy.dtype, dy.device.type).spread(residual, dy)
 
 
 def _positions(residual: Tensor, text: str, sizes: Sizes, last: bool) -> Tensor:
-    return read(text).bind_dense(residual.shape, sizes, last, torch.float32).positions(residual)
+    return read(text).bind_dense(residual.shape, sizes, last, torch.float32, residual.device.type).positions(residual)
 
 
 def _outputs_of(x: Tensor, text: str, *dtypes: torch.dtype) -> list[Tensor]:
@@ -245,12 +245,14 @@ if AVAILABLE:
 
 
 def _register(name: str, schema: str, kernel: Callable[..., Any], fake: Callable[..., Any], rule: Rule) -> Any:
-    """The operator `ndpool::name`: its kernel on the CPU, its shapes, its derivatives, and itself under vmap."""
+    """The operator `ndpool::name`: its kernel on devices with an engine, shapes, derivatives, itself under vmap."""
     if not AVAILABLE:
         return None
     _library.define(name + schema, tags=(torch.Tag.pt2_compliant_tag,))
     op = getattr(torch.ops.ndpool, name).default
-    _library.impl(name, kernel, "CPU")
+    for key, engine in (("CPU", native), ("CUDA", triton)):
+        if engine.available():
+            _library.impl(name, kernel, key)
     torch.library.register_fake(f"ndpool::{name}", fake, lib=_library)
     _library.impl(name, _autograd(name, op, rule), "Autograd")
 

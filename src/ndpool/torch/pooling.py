@@ -17,9 +17,11 @@ import torch
 from .. import ops
 from ..errors import PoolError
 from ..op import Op
+from .gpu import Launched
 from .kernels import Bound, Shape, dense, has_one_winner, is_linear
 
 REMEMBERED = 256  # plans that one record keeps
+BINDS: dict[str, Any] = {"cpu": Bound, "cuda": Launched}  # what runs on a device's tensors
 
 
 class Pooling:
@@ -34,22 +36,24 @@ class Pooling:
         assert isinstance(op.axes, tuple)
         self.axes = op.axes  # counted from the end, as the arguments list them
         self.rows = tuple(sorted(op.axes))  # as positions number them
-        self.bounds: dict[Any, Bound] = {}
+        self.bounds: dict[Any, Bound | Launched] = {}
 
-    def bind(self, shape: Shape, strides: Shape, dtype: torch.dtype) -> Bound:
-        """The plan for CPU tensors that lie so. Another device's engine is chosen here."""
-        key = (shape, strides, dtype)
+    def bind(self, shape: Shape, strides: Shape, dtype: torch.dtype, device: str) -> Bound | Launched:
+        """The plan for tensors that lie so: a `Bound`, or whatever that kind of device has in its place."""
+        key = (shape, strides, dtype, device)
         bound = self.bounds.get(key)
         if bound is None:
             if len(self.bounds) >= REMEMBERED:
                 self.bounds.clear()
-            bound = self.bounds[key] = Bound(self.op, shape, strides, dtype)
+            bound = self.bounds[key] = BINDS[device](self.op, shape, strides, dtype)
         return bound
 
-    def bind_dense(self, outputs: Sequence[int], sizes: Sequence[int], last: bool, dtype: torch.dtype) -> Bound:
+    def bind_dense(
+        self, outputs: Sequence[int], sizes: Sequence[int], last: bool, dtype: torch.dtype, device: str
+    ) -> Bound | Launched:
         """The plan for inputs without gaps, of whose shape the outputs and the sizes of the pooled axes are known."""
         shape = self.inputs(outputs, sizes)
-        return self.bind(shape, dense(shape, last), dtype)
+        return self.bind(shape, dense(shape, last), dtype, device)
 
     def inputs(self, outputs: Any, sizes: Any) -> tuple[Any, ...]:
         """The shape of an input, from the outputs' and the sizes of the pooled axes."""

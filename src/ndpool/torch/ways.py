@@ -1,14 +1,17 @@
 """Which way a tensor goes: straight to a plan, through the operators, or through torch's own operations.
 
-    plain CPU tensor, no transform or mode about      the plan itself; with a gradient wanted, one autograd.Function
-    CPU or meta tensor                                the operators, which every transform and tracer sees through
+    plain tensor, no transform or mode about          the plan itself; with a gradient wanted, one autograd.Function
+    CPU, CUDA or meta tensor                          the operators, which every transform and tracer sees through
     any other device, dtype or tensor subclass        `composite`
+
+Plain tensors and operators need an engine: the native one on the CPU, Triton's on a GPU.
 
 A `Call` is a function with its arguments read; `eager` and `traced` run it on a tensor.
 """
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -17,11 +20,12 @@ from torch import Tensor, is_grad_enabled, strided
 from torch.autograd import Function, forward_ad
 from torch.nn import Parameter
 
-from ..engines import native
+from ..engines import native, triton
 from ..engines.dtypes import check, name
 from ..errors import PoolError, PoolTypeError
 from ..op import Op
 from . import composite, operators
+from .gpu import Launched, reaches
 from .kernels import Bound
 from .pooling import REMEMBERED, Pooling, of
 
@@ -36,9 +40,9 @@ try:
 except (ImportError, AttributeError):  # pragma: no cover  # another version of torch
     DIRECT = False
 
-PLAIN = dispatch_keys(torch.empty(0)) if DIRECT else None
-DEVICES = ("cpu", "meta")
-NATIVE = tuple(d for d in vars(torch).values() if isinstance(d, torch.dtype) and name(d) in native.TYPES)
+DTYPES = tuple(d for d in vars(torch).values() if isinstance(d, torch.dtype))
+NATIVE = tuple(d for d in DTYPES if name(d) in native.TYPES)
+ON_GPU = {law: tuple(d for d in DTYPES if triton.takes(law, d)) for law in triton.DTYPES}
 
 
 class PoolRuntimeError(PoolError, RuntimeError):
@@ -57,7 +61,7 @@ class Call:
         self.op, self.rank = op, rank
         self.indices = bool(getattr(op, "return_indices", False))
         self.keeps = bool(getattr(op, "keepdims", True))
-        self.bounds: dict[Any, Bound] = {}
+        self.bounds: dict[Any, Bound | Launched] = {}
 
     def pooling(self, ndim: int) -> Pooling:
         return of(self.op, ndim)
@@ -86,12 +90,12 @@ class Call:
 def eager(call: Call, x: Tensor) -> Any:
     """The result, and where it was taken from if the record says so."""
     if DIRECT and is_plain(x):
-        key = (x.shape, x.stride(), x.dtype)
+        key = (x.shape, x.stride(), x.dtype, x.device.type)
         bound = call.bounds.get(key)
         if bound is None:
             call.accept(x)
             pooling = call.pooling(x.ndim)
-            if call.indices or not call.keeps or not served(x):
+            if call.indices or not call.keeps or not served(x, pooling.law):
                 return traced(call, pooling, x)
             if len(call.bounds) >= REMEMBERED:
                 call.bounds.clear()
@@ -103,21 +107,39 @@ def eager(call: Call, x: Tensor) -> Any:
 
 def traced(call: Call, pooling: Pooling, x: Tensor) -> Any:
     """The same in operations that transforms and tracers see."""
-    through = _operators if served(x) else _composite
+    through = _operators if served(x, pooling.law) else _composite
     y = through(pooling, x, call.indices)
     if call.keeps:
         return y
     return tuple(t.squeeze(pooling.axes) for t in y) if call.indices else y.squeeze(pooling.axes)
 
 
-def served(x: Tensor) -> bool:
-    """Whether the operators take x. Of tensor subclasses they know the tracers' own."""
+def served(x: Tensor, law: str) -> bool:
+    """Whether the operators take x under that law. Of tensor subclasses they know the tracers' own."""
+    kind = x.device.type
     return (
         operators.AVAILABLE
-        and x.device.type in DEVICES
-        and x.dtype in NATIVE
         and (type(x) in (Tensor, Parameter) or type(x).__module__.startswith("torch._subclasses."))
+        and (
+            _constant_gpu(x.device.index) and x.dtype in ON_GPU[law]
+            if kind == "cuda"
+            else kind in CPU and x.dtype in NATIVE
+        )
     )
+
+
+CPU = ("cpu", "meta") if native.available() else ("meta",)
+
+
+def _constant_gpu(index: int | None) -> bool:
+    """Whether that GPU runs the engine: asked once, and not traced."""
+    if index not in _GPUS:
+        _GPUS[index] = reaches(index)
+    return _GPUS[index]
+
+
+_GPUS: dict[int | None, bool] = {}
+vars(_constant_gpu)["_dynamo_marked_constant"] = True  # as in `functional`
 
 
 def _operators(pooling: Pooling, x: Tensor, indices: bool) -> Any:
@@ -143,7 +165,7 @@ def is_plain(x: Any) -> bool:
     kind = type(x)
     return (
         (kind is Tensor or kind is Parameter)
-        and x.is_cpu
+        and (x.is_cpu or x.is_cuda)
         and not transforms_active()
         and not dispatch_modes()
         and forward_ad._current_level < 0
@@ -154,11 +176,17 @@ def is_plain(x: Any) -> bool:
     )
 
 
+@cache
+def _plain_keys(device: torch.device) -> Any:
+    """The dispatch keys of a tensor there that is memory and nothing else."""
+    return dispatch_keys(torch.empty(0, device=device))
+
+
 class _Direct(Function):
     """A plan between two plain tensors. Higher orders, and whatever else is not plain, take the operators."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, bound: Bound) -> Tensor:
+    def forward(ctx: Any, x: Tensor, bound: Bound | Launched) -> Tensor:
         y, kept = bound.kept(x)
         if isinstance(kept, Tensor):
             ctx.save_for_backward(kept)
@@ -173,7 +201,7 @@ class _Direct(Function):
             (kept,) = ctx.saved_tensors
         # the keys tell wrappers of every kind, autograd's own batches of gradients too (is_grads_batched)
         watched = is_grad_enabled() or transforms_active() or dispatch_modes() or forward_ad._current_level >= 0
-        if not watched and dispatch_keys(g) == PLAIN:
+        if not watched and dispatch_keys(g) == _plain_keys(g.device):
             return bound.back(kept, g), None
         kept = torch.from_numpy(kept) if isinstance(kept, np.ndarray) else kept
         text, sizes = repr(bound.op), [bound.inputs.shape[a] for a in bound.op.axes]

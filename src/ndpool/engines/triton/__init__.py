@@ -1,0 +1,59 @@
+"""The Triton engine: kernels for tensors on a GPU. `laws` are the laws, `kernels` the loops, `plan` the decisions.
+
+Nothing is imported here: `installed` and `reason` say whether the engine can be used before `plan` is.
+"""
+
+from __future__ import annotations
+
+import os
+from functools import cache, lru_cache
+from importlib.util import find_spec
+from typing import Any
+
+from ...spec import Law, Window
+from ..dtypes import name
+
+LEAST = (7, 0)  # the compute capability that Triton asks for
+
+
+@cache
+def reason() -> str:
+    """Why this engine is not in use on any device and what to do about it, in one sentence; empty if it may be."""
+    if os.environ.get("NDPOOL_ENGINE") == "portable":
+        return "NDPOOL_ENGINE=portable asks for the portable engine; unset it to use this one"
+    if find_spec("torch") is None:
+        return "it runs on torch's tensors, and torch is not installed; install a build of torch for your GPU"
+    if find_spec("triton") is None:
+        return "Triton is not installed; install triton"
+    return ""
+
+
+def available() -> bool:
+    """Whether this engine is in use where there is a GPU that it can serve."""
+    return not reason()
+
+
+# the elements that the kernels take; integers are compared and added, not divided
+FLOATS = ("float32", "float64", "float16", "bfloat16")
+WHOLE = ("uint8", "int8", "int16", "int32", "int64")
+DTYPES = {
+    "max": (*FLOATS, *WHOLE, "bool"),
+    "min": (*FLOATS, *WHOLE, "bool"),
+    "sum": (*FLOATS, *WHOLE),
+    "mean": FLOATS,
+    "smooth_max": FLOATS,
+    "lp": FLOATS,
+}
+
+
+def takes(law: str, dtype: Any) -> bool:
+    """Whether the kernels run that law on such elements."""
+    return name(dtype) in DTYPES.get(law, ())
+
+
+@lru_cache(maxsize=1024)
+def bind(window: Window, law: Law, dtype: Any, order: tuple[int, ...], axes: tuple[int, ...] = ()) -> Any:
+    """The plan for tensors that lie dense in that order of axes; positions are those within `axes`."""
+    from .plan import planned
+
+    return planned(window, law, dtype, order, axes)

@@ -1,0 +1,266 @@
+"""The laws as Triton functions: `lift`, `merge`, `finish` and `weigh` of blocks of elements.
+
+A state is a tuple of planes, blocks of one shape:
+
+    max, min that choose     (value, tap)                   max, min that share   (value, sharers, tangent)
+    sum, mean                (sum,)                         smooth max, Lp        (m, s, tangent), as in the spec
+
+and the tangent is there in a push alone. `identity` changes nothing it is merged with, so what is not read needs no
+branch: for a choice it is the lowest number with the tap that wins if all are that low. That holds for the first of
+equals with NaN above all; the other rules of max and min know by a tap of -1, or 0 sharers, that nothing was read yet.
+
+LAW is (name, ties, ignore NaN, parameter), the parameter being |beta| or p: a smooth min is the smooth max of -x. No
+sizes, strides or positions here.
+"""
+
+# Triton compiles these functions from their source. An else after a return is no matter of taste there: without it, the
+# branch that is not taken is compiled, too.
+# ruff: noqa: RET505
+import triton
+import triton.language as tl
+
+LOG2E = tl.constexpr(1.4426950408889634)
+LN2 = tl.constexpr(0.6931471805599453)
+
+
+@triton.constexpr_function
+def is_extreme(law):
+    return law[0] == "max" or law[0] == "min"
+
+
+@triton.constexpr_function
+def shares(law):
+    return law[1] == "all" or law[1] == "split"
+
+
+@triton.constexpr_function
+def is_plain(law):
+    """Whether the identity is enough to leave out what is not read: no plane says whether anything was read."""
+    return not is_extreme(law) or (law[1] == "first" and not law[2])
+
+
+@triton.constexpr_function
+def is_linear(law):
+    return law[0] == "sum" or law[0] == "mean"
+
+
+@triton.constexpr_function
+def lowest(law, dtype):
+    """What no number is below (above, for a min)."""
+    least = law[0] == "max"
+    if dtype.is_floating():
+        return float("-inf") if least else float("inf")
+    bits = dtype.primitive_bitwidth
+    if dtype.is_int_unsigned():
+        return 0 if least else 2**bits - 1
+    return -(2 ** (bits - 1)) if least else 2 ** (bits - 1) - 1
+
+
+@triton.jit
+def beats(b, a, LAW: tl.constexpr):
+    """Whether b is above a, strictly; a NaN is above all numbers, or below."""
+    above = b > a if LAW[0] == "max" else b < a
+    if b.dtype.is_floating():
+        if LAW[2]:
+            above = above | ((a != a) & (b == b))
+        else:
+            above = above | ((b != b) & (a == a))
+    return above
+
+
+@triton.jit
+def takes(b, a, LAW: tl.constexpr):
+    """Whether a later b replaces a: the first, or the last, of equals wins."""
+    if LAW[1] == "last":
+        return ~beats(a, b, LAW)
+    else:
+        return beats(b, a, LAW)
+
+
+@triton.jit
+def power(q, P: tl.constexpr):
+    """q^P for q >= 0."""
+    if P == 0:
+        return q * 0 + 1
+    elif P == 1:
+        return q
+    elif P == 2:
+        return q * q
+    elif P == 0.5:
+        return tl.sqrt(q)
+    else:
+        return tl.exp2(P * tl.log2(q))
+
+
+@triton.jit
+def sign(x):
+    """0 for 0, NaN for NaN."""
+    one = tl.where(x < 0, -1.0, x).to(x.dtype)
+    return tl.where(x > 0, 1.0, one).to(x.dtype)
+
+
+@triton.jit
+def ratio(least, most, LAW: tl.constexpr):
+    """What the term of `least` is of that of `most`; equals have the ratio 1, infinities too."""
+    if LAW[0] == "smooth_max":
+        by = tl.exp2((least - most) * (LAW[3] * LOG2E))
+    else:
+        by = power(least / most, LAW[3])
+    return tl.where(least == most, 1.0, by).to(least.dtype)
+
+
+@triton.jit
+def slope(least, most, LAW: tl.constexpr):
+    """What a tangent beside `least` counts for beside `most`."""
+    if LAW[0] == "smooth_max":
+        return ratio(least, most, LAW)
+    else:
+        return tl.where(least == most, 1.0, power(least / most, LAW[3] - 1)).to(least.dtype)
+
+
+@triton.jit
+def lift(x, dx, tap, there, LAW: tl.constexpr, PUSH: tl.constexpr):
+    """The state of one tap, where it is read; of none, elsewhere."""
+    if is_linear(LAW):
+        state = (x,)  # what is not read was loaded as 0
+    elif is_extreme(LAW):
+        if is_plain(LAW):
+            state = (tl.where(there, x, lowest(LAW, x.dtype)).to(x.dtype), tap)
+        elif shares(LAW):
+            state = (x, there.to(tl.int32))
+            if PUSH:
+                state = state + (tl.where(there, dx, 0.0).to(dx.dtype),)
+        else:
+            state = (x, tl.where(there, tap, -1))
+    else:
+        if LAW[0] == "smooth_max":
+            m = tl.where(there, x, float("-inf")).to(x.dtype)
+            t = dx
+        else:
+            m = tl.where(there, tl.abs(x), 0.0).to(x.dtype)
+            t = sign(x) * dx if PUSH else dx
+        state = (m, there.to(x.dtype))
+        if PUSH:
+            state = state + (tl.where(there, t, 0.0).to(x.dtype),)
+    return state
+
+
+@triton.jit
+def merge(a, b, LAW: tl.constexpr):
+    """The state of both, the earlier first."""
+    if is_linear(LAW):
+        state = (a[0] + b[0],)
+    elif is_extreme(LAW):
+        if shares(LAW):
+            later = (b[1] > 0) & ((a[1] == 0) | beats(b[0], a[0], LAW))
+            earlier = (a[1] > 0) & ((b[1] == 0) | beats(a[0], b[0], LAW))
+            state = (tl.where(later, b[0], a[0]), tl.where(later, 0, a[1]) + tl.where(earlier, 0, b[1]))
+            if len(a) == 3:
+                state = state + ((tl.where(later, 0.0, a[2]) + tl.where(earlier, 0.0, b[2])).to(a[2].dtype),)
+        else:
+            later = takes(b[0], a[0], LAW)
+            if not is_plain(LAW):
+                later = (b[1] >= 0) & ((a[1] < 0) | later)
+            state = (tl.where(later, b[0], a[0]), tl.where(later, b[1], a[1]))
+    else:
+        later = b[0] > a[0]  # a NaN makes the ratio, and with it the sum, a NaN
+        most = tl.where(later, b[0], a[0])
+        least = tl.where(later, a[0], b[0])
+        by = ratio(least, most, LAW)
+        state = (most, tl.where(later, b[1], a[1]) + tl.where(later, a[1], b[1]) * by)
+        if len(a) == 3:
+            by = slope(least, most, LAW)
+            state = state + (tl.where(later, b[2], a[2]) + tl.where(later, a[2], b[2]) * by,)
+    return state
+
+
+@triton.jit
+def together(state, LAW: tl.constexpr):
+    """The states side by side on the second axis as one, in no order: a tie goes by the number of the tap."""
+    if is_linear(LAW):
+        return (tl.sum(state[0], 1),)
+    elif is_extreme(LAW):
+        v = state[0]
+        there = tl.full(v.shape, 1, tl.int1)
+        if not is_plain(LAW):
+            there = state[1] > 0 if shares(LAW) else state[1] >= 0
+        numbers = there
+        if v.dtype.is_floating():
+            nan = there & (v != v)
+            numbers = there & (v == v)
+        worst: tl.constexpr = lowest(LAW, v.dtype)
+        compared = tl.where(numbers, v, worst).to(v.dtype)
+        best = tl.max(compared, 1) if LAW[0] == "max" else tl.min(compared, 1)
+        best = best.to(v.dtype)
+        unbeaten = numbers & (v == best[:, None])
+        if v.dtype.is_floating():
+            if LAW[2]:  # NaNs are left where there is no number
+                alone = tl.max(numbers.to(tl.int32), 1) == 0
+            else:
+                alone = tl.max(nan.to(tl.int32), 1) > 0
+            unbeaten = tl.where(alone[:, None], nan, unbeaten)
+        if shares(LAW):
+            n = tl.sum(tl.where(unbeaten, state[1], 0), 1)
+            chosen = unbeaten
+        else:
+            if LAW[1] == "last":
+                n = tl.max(tl.where(unbeaten, state[1], -1), 1)
+            else:
+                n = tl.min(tl.where(unbeaten, state[1], 2147483647), 1)
+            chosen = unbeaten & (state[1] == n[:, None])
+        # the winner itself, which may be the other of two zeros
+        kept = tl.where(chosen, v, worst).to(v.dtype)
+        value = (tl.max(kept, 1) if LAW[0] == "max" else tl.min(kept, 1)).to(v.dtype)
+        if v.dtype.is_floating():
+            value = tl.where(alone & (n >= 0), float("nan"), value).to(v.dtype)
+        if len(state) == 3:
+            return (value, n, tl.sum(tl.where(unbeaten, state[2], 0.0).to(state[2].dtype), 1))
+        else:
+            return (value, n)
+    else:
+        m = tl.max(state[0], 1)
+        s = tl.sum(state[1] * ratio(state[0], m[:, None], LAW), 1)
+        if len(state) == 3:
+            return (m, s, tl.sum(state[2] * slope(state[0], m[:, None], LAW), 1))
+        else:
+            return (m, s)
+
+
+@triton.jit
+def finish(state, count, LAW: tl.constexpr):
+    """The value; `count` divides a mean."""
+    if LAW[0] == "mean":
+        return state[0] / count
+    elif LAW[0] == "smooth_max":
+        return state[0] + tl.log2(state[1]) * (LN2 / LAW[3])
+    elif LAW[0] == "lp":
+        return state[0] * power(state[1], 1 / LAW[3])
+    else:
+        return state[0]
+
+
+@triton.jit
+def share(g, s, LAW: tl.constexpr):
+    """g over what all taps together count for."""
+    if LAW[0] == "smooth_max":
+        return g / s
+    elif LAW[0] == "lp":
+        return g / power(s, 1 - 1 / LAW[3])
+    elif LAW[1] == "split":
+        return g / s.to(g.dtype)
+    else:
+        return g
+
+
+@triton.jit
+def weigh(g, x, m, LAW: tl.constexpr):
+    """What of g, an output's share, belongs to a tap x of it; m is the output's first plane."""
+    if is_extreme(LAW):
+        return tl.where((x == m) | ((x != x) & (m != m)), g, 0.0).to(g.dtype)
+    elif LAW[0] == "smooth_max":
+        by = tl.exp2((x - m) * (LAW[3] * LOG2E))
+        return g * tl.where(x == m, 1.0, by).to(g.dtype)
+    else:
+        a = tl.abs(x)
+        by = power(a / m, LAW[3] - 1)
+        return sign(x) * g * tl.where(a == m, 1.0, by).to(g.dtype)

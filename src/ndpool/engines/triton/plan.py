@@ -1,0 +1,392 @@
+"""Plans: a window, a law, a dtype and an order of memory with every decision made, run on tensors that lie so.
+
+A plan holds no tensor and no device. Its methods take dense tensors and write into dense tensors, on the current device
+and stream, without asking the device anything. `tiles` is the one table of launch shapes.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from ...spec import SUM, Axis, Law, Window, each
+from ..dtypes import name
+from ..native import longest
+from . import kernels
+
+log = logging.getLogger("ndpool.triton")
+
+Fields = tuple[int, ...]  # an axis as `kernels.FIELDS` has it
+
+UNROLLED = 64  # taps, or readers, up to which loops are unrolled
+ACCUMULATORS = {"float64": tl.float64, "float32": tl.float32, "float16": tl.float32, "bfloat16": tl.float32}
+INTEGERS = {"uint8": tl.uint8, "int8": tl.int8, "int16": tl.int16, "int32": tl.int32, "int64": tl.int64}
+SIZES = {
+    "float64": 8,
+    "float32": 4,
+    "float16": 2,
+    "bfloat16": 2,
+    "uint8": 1,
+    "int8": 1,
+    "int16": 2,
+    "int32": 4,
+    "int64": 8,
+}
+WIDE = {tl.float64: torch.float64, tl.float32: torch.float32, tl.int64: torch.int64}
+TAPS = {1: torch.uint8, 2: torch.int16, 4: torch.int32}
+NARROW = 2**31 - 2**16  # elements that 32-bit indices reach, with room for a block and for taps beyond the ends
+
+
+class Plan:
+    """Runs on tensors of `window.shape` that lie dense in the order of axes given."""
+
+    def __init__(self, window: Window, law: Law, dtype: Any, order: tuple[int, ...], axes: tuple[int, ...] = ()):
+        extreme = law.name in ("max", "min")
+        if extreme or law.name == "lp":  # zeros change nothing there
+            window = Window(tuple(replace(axis, margin=(0, 0)) for axis in window.axes))
+        self.lead, self.lanes, self.axes, members = _folded([window.axes[i] for i in order])
+        sizes = window.shape
+        steps = {a: math.prod(sizes[b] for b in axes[i + 1 :]) for i, a in enumerate(axes)}
+        self.steps = tuple(steps.get(order[group[-1]], 0) if group else 0 for group in members)
+        beta = law.params[0] if law.name in ("smooth_max", "lp") else 0.0
+        ties, ignore = law.params if extreme else ("", "")
+        self.flip = beta < 0
+        self.key = (law.name, ties, ignore == "ignore", abs(float(beta)))
+        full = "uint8" if name(dtype) == "bool" else name(dtype)
+        self.acc = ACCUMULATORS.get(full) or (INTEGERS[full] if extreme else tl.int64)
+        counts = [axis.span(np.arange(axis.outputs), axis.margin)[1] for axis in self.axes]
+        self.divisor = 1
+        if law.name == "mean":
+            even = all(len(n) and (n == n[0]).all() and n[0] for n in counts)
+            self.divisor = law.params[0] or (math.prod(int(n[0]) for n in counts) if even else 0)
+        self.empty = not law.name.startswith(("sum", "mean")) and not all(n.all() for n in counts)
+        self.fields = tuple(map(_fields, self.axes))
+        self.inputs, self.outputs = (
+            self.lead * self.lanes * math.prod(getattr(axis, side) for axis in self.axes)
+            for side in ("size", "outputs")
+        )
+        self.taps = math.prod(map(longest, self.axes))
+        self.readers = math.prod(_readers(axis) for axis in self.axes)
+        self.wide = max(self.inputs, self.outputs) > NARROW
+        self.rows = next((a for a, axis in enumerate(self.axes[:-1]) if longest(axis) > 1), -1)
+        self.itemsize = SIZES[full]
+        # large windows that hardly overlap: taps side by side
+        self.collects = self.readers <= 4 and (longest(self.axes[-1]) >= 16 or self.taps > UNROLLED)
+        self.side = min(1 << (self.taps - 1).bit_length(), 512)
+
+    # -- what engines run
+
+    def forward(self, x: Tensor, y: Tensor) -> None:
+        self._gather("forward", x, x, y, y)
+
+    def winners(self, x: Tensor, residual: Tensor, y: Tensor, earlier: Tensor | None = None, inner: int = 0) -> None:
+        """The value, and which tap won; in a later pass, `earlier` says which of `inner` taps won before."""
+        self._gather("winners", x, x if earlier is None else earlier, y, residual, inner)
+
+    def push(self, x: Tensor, dx: Tensor, dy: Tensor) -> None:
+        if self.key[0] in ("sum", "mean"):
+            self.forward(dx, dy)
+        else:
+            self._gather("push", x, dx, dy, dy)
+
+    def pull(self, x: Tensor | None, dy: Tensor, dx: Tensor) -> None:
+        if x is None or self.key[0] in ("sum", "mean"):
+            self._scatter("linear", dy, dy, dy, dy, dx)
+            return
+        wide = torch.float64 if self.acc is tl.float64 else torch.float32
+        m, share = (torch.empty(dy.numel(), dtype=wide, device=dy.device) for _ in range(2))
+        self._gather("turn", x, dy, m, share)
+        self._scatter("turned", x, share, m, share, dx)
+
+    def pick(self, residual: Tensor, dx: Tensor, dy: Tensor) -> None:
+        self._pick(residual, dx, dy, None)
+
+    def spread(self, residual: Tensor, dy: Tensor, dx: Tensor, earlier: Tensor | None = None, inner: int = 0) -> None:
+        """The cotangent; in a later pass, `earlier` gets which of `inner` taps won before."""
+        self._scatter("spread", dy, dy, dy if earlier is None else earlier, residual, dx, inner)
+
+    def positions(self, residual: Tensor, places: Tensor) -> None:
+        """Flat row-major positions within the plan's `axes`; -1 where nothing is read."""
+        self._pick(residual, places, places, self.steps)
+
+    # -- launches
+
+    def _gather(self, mode: str, x: Tensor, dx: Tensor, y: Tensor, b: Tensor, inner: int = 0) -> None:
+        t = tiles(self, mode)
+        constants = {
+            "LAW": self.key, "MODE": mode, "AXES": self.fields, "LANES": self.lanes, "FLIP": self.flip,
+            "DIVISOR": self.divisor, "EMPTY": self.empty, "ACC": self.acc, "BLOCK": t.block, "WIDE": self.wide,
+        }  # fmt: skip
+        if self.collects:
+            _launch(
+                kernels.collect, self.outputs, t.block, t.warps, x, dx, y, b, self.outputs, **constants, SIDE=self.side
+            )
+            return
+        total = self.lead * self.lanes * self._blocks("outputs", t.march, t.across)
+        _launch(
+            kernels.gather, total, t.block, t.warps, x, dx, y, b, total, **constants, INNER=inner, MARCH=t.march,
+            OUT=t.across, VECTOR=t.vector, UNROLL=self.taps <= UNROLLED,
+        )  # fmt: skip
+
+    def _scatter(
+        self, mode: str, x: Tensor, dy: Tensor, m: Tensor, residual: Tensor, dx: Tensor, inner: int = 0
+    ) -> None:
+        t = tiles(self, mode)
+        total = self.lead * self.lanes * self._blocks("size", t.march or 1, t.across or 1)
+        _launch(
+            kernels.scatter, total, t.block, t.warps, x, dy, m, residual, dx, total, LAW=self.key, MODE=mode,
+            AXES=self.fields, LANES=self.lanes, FLIP=self.flip, DIVISOR=self.divisor, INNER=inner, ACC=self.acc,
+            MARCH=t.march, CELL=t.across, VECTOR=t.vector, UNROLL=self.readers <= UNROLLED, BLOCK=t.block,
+            WIDE=self.wide,
+        )  # fmt: skip
+
+    def _pick(self, residual: Tensor, dx: Tensor, y: Tensor, steps: tuple[int, ...] | None) -> None:
+        t = tiles(self, "pick")
+        _launch(
+            kernels.pick, self.outputs, t.block, t.warps, residual, dx, y, self.outputs, STEPS=steps, AXES=self.fields,
+            LANES=self.lanes, EMPTY=self.empty, BLOCK=t.block, WIDE=self.wide,
+        )  # fmt: skip
+
+    def _blocks(self, side: str, march: int, across: int) -> int:
+        """How many blocks of `march` rows by `across` positions that side of the window has."""
+        n = 1
+        for a, axis in enumerate(self.axes):
+            taken = across if a == len(self.axes) - 1 else march if a == self.rows else 1
+            n *= -(-getattr(axis, side) // taken)
+        return n
+
+
+class Chain:
+    """A large window as passes, one axis each, the last axis first; the same modes as a plan's.
+
+    max, sum, log-sum-exp and norm over a product of axes are those over one axis of those over the others, and the
+    first winner in row-major order is the first line's first. So are their derivatives, by the chain rule.
+    """
+
+    def __init__(self, window: Window, law: Law, dtype: Any, order: tuple[int, ...], whole: Plan):
+        self.whole, self.law, self.dtype = whole, law, dtype
+        self.stages: list[Plan] = []
+        self.sizes: list[int] = []  # elements that go into each stage, and at the end those that come out
+        sizes = [axis.size for axis in whole.axes]
+        pooled = [a for a, axis in enumerate(whole.axes) if longest(axis) > 1 or axis != each(axis.size)]
+        for a in reversed(pooled):
+            axis = whole.axes[a]
+            lead = whole.lead * math.prod(sizes[:a])
+            lanes = whole.lanes * math.prod(sizes[a + 1 :])
+            self.sizes.append(lead * lanes * axis.size)
+            stage = law
+            if law.name == "mean" and law.params[0] and a != pooled[0]:
+                stage = SUM
+            self.stages.append(Plan(Window((each(lead), axis, each(lanes))), stage, dtype, (0, 1, 2)))
+            sizes[a] = axis.outputs
+        self.sizes.append(whole.outputs)
+        taps = [stage.taps for stage in self.stages]
+        self.inner = [math.prod(taps[:i]) for i in range(len(taps) + 1)]  # taps of the stages before each
+
+    def _between(self, i: int, like: Tensor) -> Tensor:
+        """Memory between stages: sums are kept wide."""
+        chooses = self.law.name in ("max", "min")
+        dtype = like.dtype if chooses else WIDE[self.whole.acc]
+        return torch.empty(self.sizes[i], dtype=dtype, device=like.device)
+
+    def _taps(self, i: int, like: Tensor) -> Tensor:
+        """Memory for which of the taps of the first i stages won."""
+        size = np.min_scalar_type(self.inner[i] - 1).itemsize
+        return torch.empty(self.sizes[i], dtype=TAPS[size], device=like.device)
+
+    def _values(self, x: Tensor) -> list[Tensor]:
+        """What goes into each stage."""
+        values = [x]
+        for i, stage in enumerate(self.stages[:-1]):
+            values.append(self._between(i + 1, x))
+            stage.forward(values[i], values[i + 1])
+        return values
+
+    def forward(self, x: Tensor, y: Tensor) -> None:
+        self.stages[-1].forward(self._values(x)[-1], y)
+
+    def winners(self, x: Tensor, residual: Tensor, y: Tensor) -> None:
+        earlier = None
+        for i, stage in enumerate(self.stages):
+            final = i == len(self.stages) - 1
+            out, tap = (y, residual) if final else (self._between(i + 1, x), self._taps(i + 1, x))
+            stage.winners(x, tap, out, earlier, self.inner[i] if i else 0)
+            x, earlier = out, tap
+
+    def push(self, x: Tensor, dx: Tensor, dy: Tensor) -> None:
+        if self.law.name in ("sum", "mean"):
+            self.forward(dx, dy)
+            return
+        for i, (stage, value) in enumerate(zip(self.stages, self._values(x), strict=True)):
+            out = dy if i == len(self.stages) - 1 else self._between(i + 1, dx)
+            stage.push(value, dx, out)
+            dx = out
+
+    def pull(self, x: Tensor | None, dy: Tensor, dx: Tensor) -> None:
+        linear = x is None or self.law.name in ("sum", "mean")
+        values: list[Any] = [None] * len(self.stages) if linear else self._values(x)  # type: ignore[arg-type]
+        for i in reversed(range(len(self.stages))):
+            out = self._between(i, dy) if i else dx
+            self.stages[i].pull(values[i], dy, out)
+            dy = out
+
+    def pick(self, residual: Tensor, dx: Tensor, dy: Tensor) -> None:
+        self.whole.pick(residual, dx, dy)
+
+    def spread(self, residual: Tensor, dy: Tensor, dx: Tensor) -> None:
+        for i in reversed(range(len(self.stages))):
+            out, earlier = (self._between(i, dy), self._taps(i, dy)) if i else (dx, None)
+            self.stages[i].spread(residual, dy, out, earlier, self.inner[i] if i else 0)
+            residual, dy = earlier if earlier is not None else residual, out
+
+    def positions(self, residual: Tensor, places: Tensor) -> None:
+        self.whole.positions(residual, places)
+
+
+def planned(window: Window, law: Law, dtype: Any, order: tuple[int, ...], axes: tuple[int, ...]) -> Plan | Chain:
+    """A plan in one launch a mode, or in passes."""
+    plan = Plan(window, law, dtype, order, axes)
+    joins = sum(longest(axis) > 1 for axis in plan.axes)
+    zeros = law.name == "smooth_max" and any(any(axis.margin) for axis in plan.axes)
+    splits = law.name in ("max", "min") and law.params[0] == "split"
+    if joins < 2 or plan.collects or max(plan.taps, plan.readers) <= UNROLLED or zeros or splits:
+        return plan
+    return Chain(window, law, dtype, order, plan)
+
+
+@dataclass(frozen=True)
+class Tile:
+    """What one program takes: of the rows, of the last axis, how many of these in a vector; its block, its warps."""
+
+    march: int = 1
+    across: int = 1
+    vector: int = 1
+    block: int = 512
+    warps: int = 4
+
+
+def usual_tiles(plan: Plan, mode: str) -> Tile:
+    """The launch shape of a mode, by the kind of window; measured by `benchmarks/gpu.py --sweep`."""
+    last = plan.axes[-1]
+    row = plan.axes[plan.rows] if plan.rows >= 0 else None
+    width = math.gcd(last.size, 16 // plan.itemsize) if plan.lanes == 1 and last.per == 1 else 1
+    lanes = math.gcd(plan.lanes, 16 // plan.itemsize)  # beside one another: the compiler loads them at once
+    if mode == "pick":
+        return Tile()
+    if mode in ("forward", "winners", "push", "turn"):
+        if plan.collects:
+            return Tile(block=max(1, 2048 // plan.side))
+        if plan.taps > UNROLLED:
+            return Tile()
+        across = width // math.gcd(width, last.stride)
+        few = plan.lanes > 1 or len(plan.axes) > 2
+        if plan.lanes > 1 and _overlaps(last):
+            long = last.extent > 8 and row is None
+            across, lanes = (8, lanes if mode == "forward" else 1) if long else (2, lanes)
+        march = (2 if few else 4) if row is not None and _overlaps(row) else 1
+        block = 128 * lanes
+        return Tile(march, min(across, _power(last.outputs)), width if across <= last.outputs else 1, block, 4)
+    if plan.readers > UNROLLED:
+        return Tile(0, 0)
+    cell = 0
+    if last.per == 1 and last.stride <= 4:
+        cell = math.lcm(width, last.stride)
+        if plan.lanes > 1 and _overlaps(last):
+            long = last.extent > 8 and row is None
+            cell = (8 if long else 2) // last.stride * last.stride or last.stride
+            lanes = lanes if mode == "linear" or not long else 1
+    march = 0
+    if row is not None and row.per == 1 and row.stride <= 4:
+        march = (2 if plan.lanes > 1 or len(plan.axes) > 2 else 4) if _overlaps(row) and row.stride == 1 else row.stride
+    vector = math.gcd(cell // last.stride, last.outputs) if plan.lanes == 1 and cell else 1
+    return Tile(march, cell, vector & -vector, 128 * lanes if march or cell else 512, 4)
+
+
+tiles = usual_tiles  # replaced by a benchmark's sweep
+
+
+def _overlaps(axis: Axis) -> bool:
+    return axis.per == 1 and axis.stride < axis.extent and axis.outputs > 1
+
+
+def _power(n: int) -> int:
+    """The largest power of two that is not above n."""
+    return 1 << (n.bit_length() - 1)
+
+
+def _launch(kernel: Any, total: int, block: int, warps: int, *args: Any, **constants: Any) -> None:
+    seen = id(kernel), tuple(constants.values())
+    if seen in _SEEN:
+        kernel[(triton.cdiv(total, block),)](*args, num_warps=warps, **constants)
+        return
+    start = time.perf_counter()
+    kernel[(triton.cdiv(total, block),)](*args, num_warps=warps, **constants)
+    _SEEN.add(seen)
+    log.debug("%s compiled or loaded in %.2f s for %s", kernel.__name__, time.perf_counter() - start, constants)
+
+
+_SEEN: set[Any] = set()
+
+
+# -- geometry ----------------------------------------------------------------------------------------------------------
+
+
+def _folded(axes: list[Axis]) -> tuple[int, int, list[Axis], list[list[int]]]:
+    """Lead, lanes, and the axes between, in each run of axes that can be walked as one folded into one; and which
+    axes each is made of."""
+    groups: list[tuple[Axis, list[int]]] = []
+    for i, axis in enumerate(axes):
+        axis = _plain(axis)
+        if groups and _is_each(groups[-1][0]) and _is_each(axis):
+            groups[-1] = each(groups[-1][0].size * axis.size), [*groups[-1][1], i]
+        elif groups and _is_whole(groups[-1][0]) and _is_whole(axis):
+            n = groups[-1][0].size * axis.size
+            groups[-1] = Axis(n, 1, stride=n, extent=n), [*groups[-1][1], i]
+        else:
+            groups.append((axis, [i]))
+    lead = groups.pop(0)[0].size if groups and _is_each(groups[0][0]) else 1
+    lanes = groups.pop()[0].size if groups and _is_each(groups[-1][0]) else 1
+    found = groups or [(each(1), [])]
+    return lead, lanes, [axis for axis, _ in found], [members for _, members in found]
+
+
+def _plain(axis: Axis) -> Axis:
+    """Bins of one size are a sliding window."""
+    if axis.per > 1 and axis.size % axis.per == 0 and axis.stride == axis.extent == axis.size and axis.lo == 0:
+        n = axis.size // axis.per
+        return Axis(axis.size, axis.outputs, stride=n, extent=n)
+    return axis
+
+
+def _is_each(axis: Axis) -> bool:
+    return axis == each(axis.size)
+
+
+def _is_whole(axis: Axis) -> bool:
+    return axis == Axis(axis.size, 1, stride=axis.size, extent=axis.size) and axis.size > 1
+
+
+def _readers(axis: Axis) -> int:
+    """The most outputs that may read a position."""
+    if axis.per == 1:
+        return max(1, min(-(-axis.extent // axis.stride), axis.outputs))
+    p = np.arange(axis.size)
+    return int(np.max(((p + 1) * axis.per - 1) // axis.stride - p * axis.per // axis.stride, initial=0)) + 1
+
+
+def _fields(axis: Axis) -> Fields:
+    taps = longest(axis)
+    _, length = axis.span(np.arange(axis.outputs))
+    return (
+        axis.size, axis.outputs, axis.stride, axis.per, taps, axis.dilation, axis.lo, axis.extent, *axis.margin,
+        _readers(axis), int(not (length == taps).all()),
+    )  # fmt: skip

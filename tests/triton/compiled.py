@@ -1,0 +1,93 @@
+"""Compile kernels for a GPU that is not here: `python -m tests.triton.compiled`, without TRITON_INTERPRET."""
+
+from __future__ import annotations
+
+import math
+import sys
+import time
+from typing import Any
+from unittest.mock import patch
+
+import torch
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+
+from ndpool.engines.native import longest
+from ndpool.engines.triton import plan as plans
+from ndpool.spec import SUM, Law, Window, adaptive, each, lp, maximum, mean, sliding, smooth_max
+
+TARGET = GPUTarget("cuda", 90, 32)
+POINTERS = {
+    torch.float32: "*fp32", torch.float64: "*fp64", torch.float16: "*fp16", torch.bfloat16: "*bf16",
+    torch.uint8: "*u8", torch.int8: "*i8", torch.int16: "*i16", torch.int32: "*i32", torch.int64: "*i64",
+}  # fmt: skip
+
+
+def compile_launch(kernel: Any, total: int, block: int, warps: int, *args: Any, **constants: Any) -> Any:
+    """What a launch would compile."""
+    names = [name for name in kernel.arg_names if name not in constants]
+    signature = dict.fromkeys(kernel.arg_names, "constexpr")
+    for name, arg in zip(names, args, strict=True):
+        signature[name] = POINTERS[arg.dtype] if isinstance(arg, torch.Tensor) else "i64" if arg >> 31 else "i32"
+    even = [n for n, arg in zip(names, args, strict=True) if isinstance(arg, torch.Tensor) or arg % 16 == 0]
+    aligned = {(kernel.arg_names.index(n),): [["tt.divisibility", 16]] for n in even}
+    source = ASTSource(kernel, signature=signature, constexprs=constants, attrs=aligned)
+    return triton.compile(source, target=TARGET, options={"num_warps": warps})
+
+
+SQUARE = Window((each(2), sliding(9, 3, 2, (1, 1)), sliding(9, 3, 2, (1, 1))))
+WINDOWS = {
+    "plane": SQUARE,
+    "line": Window((each(2), sliding(64, 5, 1, (2, 2)))),
+    "space, channels last": Window((each(2), *(sliding(n, 2, 2) for n in (4, 6, 8)), each(8))),
+    "bins": Window((each(2), adaptive(23, 7), adaptive(7, 5))),
+    "rank 4": Window(tuple(sliding(4, 2, 1) for _ in range(4))),
+    "long": Window((each(2), sliding(40, 17, 1, (8, 8)), sliding(40, 17, 1, (8, 8)))),
+    "beyond 2**31 elements": Window((each(2**21), *SQUARE.axes[1:], each(64))),
+}
+LAWS: dict[str, Law] = {
+    "max": maximum(), "max, last": maximum("last", "ignore"), "max, split": maximum("split"), "sum": SUM,
+    "mean": mean(), "smooth max": smooth_max(2.0), "lp": lp(3),
+}  # fmt: skip
+
+
+def run(window: Window, law: Law, dtype: torch.dtype) -> list[Any]:
+    """Everything that a plan would launch, compiled."""
+    made: list[Any] = []
+
+    def launch(*args: Any, **constants: Any) -> None:
+        made.append(compile_launch(*args, **constants))
+
+    large = math.prod(map(longest, window.axes)) > 256
+    x, residual = torch.empty(0, dtype=dtype), torch.empty(0, dtype=torch.int16 if large else torch.uint8)
+    with patch.object(plans, "_launch", launch):
+        plan = plans.planned(window, law, dtype, tuple(range(len(window.axes))), (1,))
+        plan.forward(x, x)
+        if not dtype.is_floating_point:
+            return made
+        if law.name == "max" and law.params[0] in ("first", "last"):
+            plan.winners(x, residual, x)
+            plan.pick(residual, x, x)
+            plan.spread(residual, x, x)
+            plan.positions(residual, torch.empty(0, dtype=torch.int64))
+        else:
+            plan.push(x, x, x)
+            plan.pull(None if law.name in ("sum", "mean") else x, x, x)
+    return made
+
+
+def main() -> None:
+    rows = [(w, law, torch.float32) for w in WINDOWS for law in ("max", "mean")]
+    rows += [("plane", law, torch.float32) for law in LAWS if law not in ("max", "mean")]
+    rows += [("plane", law, dtype) for law in ("max", "sum") for dtype in POINTERS if dtype is not torch.float32]
+    for window, law, dtype in rows:
+        start = time.perf_counter()
+        made = run(WINDOWS[window], LAWS[law], dtype)
+        took = time.perf_counter() - start
+        print(f"{window}: {law} of {dtype}: {len(made)} kernels, {took:.1f} s", flush=True)
+        assert all(len(kernel.asm["cubin"]) for kernel in made)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
