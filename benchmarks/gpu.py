@@ -90,7 +90,7 @@ class Clock:
         pairs = [[torch.cuda.Event(enable_timing=True) for _ in range(2)] for _ in range(self.repeats)]
         for start, stop in pairs:
             self.flushed.zero_()
-            torch.cuda._sleep(500_000)  # busy, while the host gets ahead
+            torch.cuda._sleep(2_000_000)  # busy, while the host gets ahead
             start.record()
             call()
             stop.record()
