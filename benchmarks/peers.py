@@ -91,7 +91,7 @@ def _record(case: Case, phase: Phase) -> Callable[[], Any]:
         found = [(x, dx)]
         for _ in range(times):
             found.append(op.value_and_jvp(*found[-1]))
-        return zip(*found[1:], strict=True)
+        return [y for y, _ in found[1:]], [dy for _, dy in found[1:]]
 
     if phase == "pull":
         return partial(pull, linearize())
