@@ -22,7 +22,7 @@ template <class Visit> INLINE void with_residual(const Plan &p, Visit visit) {
   }
 }
 
-// How far taps lie from where their window starts, by the given strides of the pooled axes. `looked_up` if there are
+// How far taps lie from where their window starts, by the given strides of the pooled axes: in a table, if there are
 // more outputs than taps.
 struct Taps {
   const Plan &p;
