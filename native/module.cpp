@@ -10,6 +10,7 @@
 #include <memory>
 
 #include "kernels.h"
+#include "memory.h"
 #include "plan.h"
 #include "threads.h"
 
@@ -220,6 +221,58 @@ PyObject *run(PyObject *, PyObject *args) {
   return PyBool_FromLong(!job.overflow);
 }
 
+// -- memory of results
+// ---------------------------------------------------------------------------------------------------
+
+struct Held {  // a block as an object with a buffer, which gives its memory back when it goes
+  PyObject head;
+  Block block;
+  Py_ssize_t size;  // what was asked for
+};
+
+void release(PyObject *self) {
+  PyTypeObject *type = Py_TYPE(self);
+  if (Block block = reinterpret_cast<Held *>(self)->block; block.data) Memory::get().give(block);
+  reinterpret_cast<freefunc>(PyType_GetSlot(type, Py_tp_free))(self);
+  Py_DECREF(type);
+}
+
+int expose(PyObject *self, Py_buffer *view, int flags) {
+  auto *held = reinterpret_cast<Held *>(self);
+  return PyBuffer_FillInfo(view, self, held->block.data, held->size, 0, flags);
+}
+
+PyType_Slot slots[] = {
+    {Py_tp_doc, const_cast<char *>("The memory of a large result; kept for the next one when it goes.")},
+    {Py_tp_dealloc, reinterpret_cast<void *>(release)},
+    {Py_bf_getbuffer, reinterpret_cast<void *>(expose)},
+    {0, nullptr},
+};
+PyType_Spec spec = {"ndpool._native.Block", sizeof(Held), 0,
+                    Py_TPFLAGS_DEFAULT | Py_TPFLAGS_DISALLOW_INSTANTIATION | Py_TPFLAGS_IMMUTABLETYPE, slots};
+PyTypeObject *held_type = nullptr;
+
+PyObject *block(PyObject *, PyObject *size) {
+  Py_ssize_t wanted = PyLong_AsSsize_t(size);
+  if (wanted < 0) return PyErr_Occurred() ? nullptr : PyErr_Format(PyExc_ValueError, "a block has a size >= 0");
+  PyObject *self = PyType_GenericAlloc(held_type, 0);
+  if (!self) return nullptr;
+  auto *held = reinterpret_cast<Held *>(self);
+  held->block = Memory::get().take(size_t(wanted)), held->size = wanted;
+  if (held->block.data) return self;
+  Py_DECREF(self);
+  return PyErr_NoMemory();
+}
+
+PyObject *keep(PyObject *, PyObject *limit) {
+  size_t most = PyLong_AsSize_t(limit);
+  if (PyErr_Occurred()) return nullptr;
+  Memory::get().keep(most);
+  Py_RETURN_NONE;
+}
+
+PyObject *kept(PyObject *, PyObject *) { return PyLong_FromSize_t(Memory::get().held()); }
+
 PyObject *stream(PyObject *, PyObject *args) {
   Py_buffer from, to;
   int threads;
@@ -279,6 +332,9 @@ PyMethodDef methods[] = {
     {"run", run, METH_VARARGS, "Run a plan on arrays; False if an integer sum did not fit."},
     {"in_order", in_order, METH_O,
      "Whether a plan merges taps in their order, as a max that brings tangents along asks."},
+    {"block", block, METH_O, "Memory of that many bytes, with whatever was in it."},
+    {"keep", keep, METH_O, "Keep at most that many bytes of blocks that are gone."},
+    {"kept", kept, METH_NOARGS, "The bytes kept now."},
     {"stream", stream, METH_VARARGS, "Read all of one buffer and write all of another: the floor of any kernel."},
     {"isa", isa, METH_NOARGS, "The instruction set in use."},
     {"isas", isas, METH_NOARGS, "The instruction sets to choose from, the plainest first."},
@@ -298,5 +354,7 @@ PyMODINIT_FUNC PyInit__native() {
     return nullptr;
   }
   chosen = built().back();
+  if (!held_type) held_type = reinterpret_cast<PyTypeObject *>(PyType_FromSpec(&spec));
+  if (!held_type) return nullptr;
   return PyModule_Create(&module);
 }

@@ -630,6 +630,74 @@ def test_too_little_memory_is_a_memory_error() -> None:
     assert run_python(SHORT) == "none right"
 
 
+@pytest.fixture
+def kept() -> Iterator[None]:
+    """No memory kept from before, and the default after."""
+    ndpool.set_kept_memory(0)
+    ndpool.set_kept_memory(256 << 20)
+    yield
+    ndpool.set_kept_memory(256 << 20)
+
+
+def test_memory_of_results_that_are_gone_serves_the_next(kept: None) -> None:
+    x = np.zeros((2, 512, 512))
+    y = ndpool.max_pool(x, 2)
+    place, size = y.ctypes.data, y.nbytes
+    assert place % 64 == 0
+    assert y.flags.writeable
+    assert ndpool.kept_memory() == 0
+    del y
+    assert ndpool.kept_memory() >= size
+    again = ndpool.max_pool(x, 2)
+    assert again.ctypes.data == place
+    assert ndpool.kept_memory() == 0
+    del again
+    ndpool.set_kept_memory(0)
+    assert ndpool.kept_memory() == 0
+    del x
+    y = ndpool.max_pool(np.ones((2, 512, 512)), 2)
+    del y
+    assert ndpool.kept_memory() == 0
+
+
+def test_memory_that_somebody_holds_serves_nobody_else(kept: None) -> None:
+    op = ndpool.MaxPool(2)
+    held = []
+    for i in range(6):
+        y = op(np.full((2, 512, 512), float(i)))
+        view = y[1, ::2].reshape(-1)[5:] if i % 2 else memoryview(y)
+        del y
+        held.append((i, view))
+    for i, view in held:
+        assert (np.asarray(view) == i).all()
+    at = op.linearize(np.arange(2.0 * 512 * 512).reshape(2, 512, 512))
+    pulled = [at.vjp(np.full(at.y.shape, float(i))) for i in range(3)]
+    assert [float(p[0, 1, 1]) for p in pulled] == [0.0, 1.0, 2.0]
+
+
+def test_no_more_memory_is_kept_than_is_allowed(kept: None) -> None:
+    ndpool.set_kept_memory(5 << 20)
+    results = [ndpool.max_pool(np.zeros((n, 512, 512)), 2) for n in (1, 2, 3, 4, 5, 6)]
+    results.clear()
+    assert 0 < ndpool.kept_memory() <= 5 << 20
+    with pytest.raises(PoolError, match="not a size"):
+        ndpool.set_kept_memory(-1)
+
+
+KEPT = """
+import numpy as np, ndpool
+y = ndpool.max_pool(np.zeros((4, 1024, 1024)), 2)
+del y
+print(ndpool.kept_memory())
+"""
+
+
+def test_the_environment_says_how_much_memory_is_kept() -> None:
+    assert run_python(KEPT, NDPOOL_KEPT_MEMORY="0") == "0"
+    assert run_python(KEPT) == str(8 << 20)
+    assert run_python(KEPT, NDPOOL_ENGINE="portable") == "0"
+
+
 HUGE = """
 import resource
 import numpy as np, ndpool

@@ -37,7 +37,7 @@ from .api import (
 )  # fmt: skip
 from .engines import Linear
 from .engines.dual import DualArray
-from .engines.native import set_threads, threads
+from .engines.native import kept_memory, set_kept_memory, set_threads, threads
 from .errors import PoolError, PoolTypeError
 from .graph import Graph, GraphError, Program
 from .op import Op
@@ -76,8 +76,8 @@ __all__ = [
     "Program", "SmoothMaxPool", "SumPool", "adaptive_avg_pool", "adaptive_end", "adaptive_lp_pool",
     "adaptive_max_pool", "adaptive_min_pool", "adaptive_pool", "adaptive_smooth_max_pool", "adaptive_start",
     "adaptive_sum_pool", "avg_pool", "global_avg_pool", "global_lp_pool", "global_max_pool", "global_min_pool",
-    "global_pool", "global_smooth_max_pool", "global_sum_pool", "lp_pool", "max_pool", "max_unpool", "min_pool",
-    "pool", "set_threads", "smooth_max_pool", "spec", "sum_pool", "threads", "unpad",
+    "global_pool", "global_smooth_max_pool", "global_sum_pool", "kept_memory", "lp_pool", "max_pool", "max_unpool",
+    "min_pool", "pool", "set_kept_memory", "set_threads", "smooth_max_pool", "spec", "sum_pool", "threads", "unpad",
 ]  # fmt: skip
 
 

@@ -34,6 +34,7 @@ FORWARD, WINNERS, PUSH, PULL, PICK, SPREAD, POSITIONS = range(7)
 NAMES = ("float32", "float64", "float16", "bfloat16", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32")
 TYPES = {dtype: i for i, dtype in enumerate((*NAMES, "uint64"))} | {"bool": NAMES.index("uint8")}
 MOST_AXES = 30
+LARGE = 1 << 19  # bytes of a result from which on its memory is worth keeping
 
 
 # -- is it there -------------------------------------------------------------------------------------------------------
@@ -43,7 +44,10 @@ MOST_AXES = 30
 def _load() -> tuple[Any, str]:
     """The extension and "", or None and why there is none."""
     try:
-        return importlib.import_module("ndpool._native"), ""
+        extension = importlib.import_module("ndpool._native")
+        if (given := os.environ.get("NDPOOL_KEPT_MEMORY", "")).isdigit():
+            extension.keep(int(given))
+        return extension, ""
     except ModuleNotFoundError:
         return None, (
             "the extension was not built when ndpool was installed; install GCC or Clang, "
@@ -99,6 +103,20 @@ def set_threads(n: int) -> None:
     if not isinstance(n, int) or n < 0:
         raise PoolError(f"threads={n!r} is not a number of threads; use an int >= 0")
     _Settings.threads = n
+
+
+def kept_memory() -> int:
+    """Bytes of results that are gone, kept for the next ones."""
+    return int(_load()[0].kept()) if available() else 0
+
+
+def set_kept_memory(n: int) -> None:
+    """Keep up to `n` bytes of the memory of large results that are gone for the next ones, which spares the system's
+    clearing of fresh pages; 0 gives all of it back. The default is NDPOOL_KEPT_MEMORY, or 256 MiB."""
+    if not isinstance(n, int) or n < 0:
+        raise PoolError(f"kept memory of {n!r} bytes is not a size; use an int >= 0")
+    if available():
+        _load()[0].keep(n)
 
 
 # -- running -----------------------------------------------------------------------------------------------------------
@@ -185,13 +203,13 @@ class Plan:
         """The values at x, and their tangents for the tangent dx of x."""
         if self.law.name in ("sum", "mean"):
             return self.forward(x), forward(self.window, self.law, dx)
-        y, dy = np.empty(self.out_shape, x.dtype), np.empty(self.out_shape, dx.dtype)
+        y, dy = _empty(self.out_shape, x.dtype), _empty(self.out_shape, dx.dtype)
         self._run(PUSH, dx, self.layout.laid(x), self.layout.laid(dx), dy, y)
         return self._shown(y), self._shown(dy)
 
     def forward(self, x: Array) -> Array:
         x = self.layout.laid(x) if self.layout.copies else x
-        y = self._run(FORWARD, x, x, None, np.empty(self.out_shape, x.dtype))
+        y = self._run(FORWARD, x, x, None, _empty(self.out_shape, x.dtype))
         return y if self.back is None else y.transpose(self.back)
 
     def winners(self, x: Array, axes: tuple[int, ...]) -> tuple[Array, Array]:
@@ -204,7 +222,7 @@ class Plan:
 
     def positions(self, residual: Array) -> Array:
         """Flat positions within the plan's `axes` of the winners in a dense residual; -1 where nothing is read."""
-        places = np.empty(self.out_shape, np.int64)
+        places = _empty(self.out_shape, np.int64)
         self.run(POSITIONS, self.type, residual, None, places)
         places, steps = self._shown(places), _steps(self.axes, self.window)
         for i in set(steps) - set(self.pooled):  # no window joins these: the output's own index
@@ -237,14 +255,14 @@ class Plan:
         )
 
     def _winners(self, x: Array) -> tuple[Array, Array]:
-        y, residual = np.empty(self.out_shape, x.dtype), np.empty(self.out_shape, self.residual)
+        y, residual = _empty(self.out_shape, x.dtype), _empty(self.out_shape, self.residual)
         return self._run(WINNERS, x, self.layout.laid(x), None, y, residual), residual
 
     def _ahead(self, mode: int, x: Array, dx: Array) -> Array:
-        return self._shown(self._run(mode, dx, x, self.layout.laid(dx), np.empty(self.out_shape, dx.dtype)))
+        return self._shown(self._run(mode, dx, x, self.layout.laid(dx), _empty(self.out_shape, dx.dtype)))
 
     def _back(self, mode: int, x: Array | None, dy: Array) -> Array:
-        return self._shown(self._run(mode, dy, x, self.layout.laid(dy), np.empty(self.layout.in_shape, dy.dtype)))
+        return self._shown(self._run(mode, dy, x, self.layout.laid(dy), _empty(self.layout.in_shape, dy.dtype)))
 
     def _like_x(self, dy: Array) -> Plan:
         """The plan for inputs of dy's dtype that lie as this plan's do."""
@@ -259,7 +277,7 @@ class Plan:
         code, plain = _code(moved.dtype)
         if not plain:
             if not y.dtype.isnative:
-                return self._run(mode, moved, x, a, np.empty(y.shape, y.dtype.newbyteorder("=")), b).astype(y.dtype)
+                return self._run(mode, moved, x, a, _empty(y.shape, y.dtype.newbyteorder("=")), b).astype(y.dtype)
             self.run(mode, code, _buffer(x), _buffer(a), _buffer(y), b)
         elif not self.native.run(self.handle, mode, code, x, a, y, b, _Settings.threads or threads()):
             raise self.does_not_fit()
@@ -294,6 +312,12 @@ class _Moving:
 
     def __call__(self, a: Any) -> Any:
         return DualArray(self(a.value), self(a.tangent)) if isinstance(a, DualArray) else self.run(a)
+
+
+def _empty(shape: tuple[int, ...], dtype: Any) -> Array:
+    """Memory for a result. Large ones lie in blocks that the extension keeps for the next when they are gone."""
+    size = math.prod(shape) * np.dtype(dtype).itemsize
+    return np.empty(shape, dtype) if size < LARGE else np.ndarray(shape, dtype, _load()[0].block(size))
 
 
 @lru_cache
