@@ -71,13 +71,12 @@ template <class Law, unsigned READ> struct Folding {
   }
 
   // The taps of a vector of outputs that lie STRIDE apart: from `at` on, every `gap`-th. TAPS: how many, if that is
-  // fixed; then they are neighbours.
+  // fixed.
   template <class X, int STRIDE, int TAPS>
   INLINE State<X, PLANES> along(From from, i64 at, i64 many, i64 gap, I bias, I step) const {
     i64 taps = TAPS ? TAPS : many, t = 1;
     State<X, PLANES> a;
-    if (STRIDE == 2 && Law::light && (TAPS || gap == 1) &&
-        taps > 1) {  // neighbouring taps come from the same two vectors
+    if (STRIDE == 2 && Law::light && gap == 1 && taps > 1) {  // neighbouring taps come from the same two vectors
       a = merged_pair<X>(from, at, bias, step);
       for (t = 2; t + 1 < taps; t += 2) {
         State<X, PLANES> even, odd;
@@ -92,7 +91,7 @@ template <class Law, unsigned READ> struct Folding {
       law.tap(a, bias);
     }
     for (; t < taps; t++) {
-      auto b = load<Law, READ, X, STRIDE>(from, at + (TAPS ? t : t * gap));
+      auto b = load<Law, READ, X, STRIDE>(from, at + t * gap);
       law.tap(b, I(bias + I(t) * step));
       law.merge(a, b);
     }
@@ -115,10 +114,11 @@ template <class Law, unsigned READ> struct Folding {
   }
 
   // to[j] = merge over t of from[j * stride + t * gap]
-  template <int STRIDE> void across(To to, From from, i64 n, i64 taps, i64 gap, i64 stride, I bias, I step) const {
+  template <int STRIDE, int TAPS = 0>
+  void across(To to, From from, i64 n, i64 taps, i64 gap, i64 stride, I bias, I step) const {
     auto body = [&](auto kind, i64 j) INLINE_LAMBDA {
       using X = decltype(kind);
-      give<X>(to, j, along<X, STRIDE, 0>(from, j * stride, taps, gap, bias, step));
+      give<X>(to, j, along<X, STRIDE, TAPS>(from, j * stride, taps, gap, bias, step));
     };
     if (STRIDE == 0 || n == 1)
       for (i64 piece = 0; piece < pieces; piece++, to = to + to_step, from = from + from_step)
@@ -129,59 +129,72 @@ template <class Law, unsigned READ> struct Folding {
   }
 
   void across(To to, From from, i64 n, i64 taps, i64 gap, i64 stride, I bias, I step) const {
-    if (stride == 1)
+    if (stride == 1) {
+      if constexpr (Law::hot)
+        if (taps == 3) return across<1, 3>(to, from, n, taps, gap, 1, bias, step);
       across<1>(to, from, n, taps, gap, 1, bias, step);
-    else if (stride == 2)
+    } else if (stride == 2)
       across<2>(to, from, n, taps, gap, 2, bias, step);
     else
       across<0>(to, from, n, taps, gap, stride, bias, step);
+  }
+
+  // A row of outputs, from `rows` rows of inputs that lie `gap` apart; the first of them stands for `across` and each
+  // next one for `down` more in a winner's index.
+  template <int STRIDE, int TAPS> INLINE void row_of(To to, From top, i64 rows, i64 gap, I across, I down) const {
+    i64 a = axis.whole_from, b = axis.whole_to, stride = axis.stride;
+    I step = I(tap_step);
+    auto single = [&](i64 j) {
+      if (axis.length[j] == 0) {
+        for (int i = 0; i < PLANES; i++) to.at[i][j] = 0;
+        return;
+      }
+      I bias = I(across + skipped(j) * step);
+      using X = Small<T>;  // vectors choose without branches
+      auto s = along<X, 0, 0>(top, axis.first[j], axis.length[j], axis.step, bias, step);
+      for (i64 r = 1; r < rows; r++)
+        law.merge(s,
+                  along<X, 0, 0>(top, axis.first[j] + r * gap, axis.length[j], axis.step, I(bias + I(r) * down), step));
+      State<One<T>, PLANES> one;
+      for (int i = 0; i < PLANES; i++) one.at[i] = s.at[i][0];
+      give<One<T>>(to, j, one);
+    };
+    for (i64 j = 0; j < a; j++) single(j);
+    if (a < b) {
+      I bias = I(across + skipped(a) * step);
+      i64 origin = axis.first[a], many = axis.length[a];
+      each_vector<T, true>(b - a, [&](auto kind, i64 j) INLINE_LAMBDA {
+        using X = decltype(kind);
+        i64 at = origin + j * stride;
+        auto s = along<X, STRIDE, TAPS>(top, at, many, TAPS ? 1 : axis.step, bias, step);
+        for (i64 r = 1; r < rows; r++)
+          law.merge(s,
+                    along<X, STRIDE, TAPS>(top, at + r * gap, many, TAPS ? 1 : axis.step, I(bias + I(r) * down), step));
+        give<X>(to, a + j, s);
+      });
+    }
+    for (i64 j = b; j < axis.outputs; j++) single(j);
+  }
+
+  // Each piece is a row.
+  template <int STRIDE, int TAPS> void rows_of(To to, From from) const {
+    for (i64 piece = 0; piece < pieces; piece++, to = to + to_step, from = from + from_step)
+      row_of<STRIDE, TAPS>(to, from, 1, 0, 0, 0);
   }
 
   // Two axes at once: this one along rows, `outer` across them. Pieces are planes; rows lie `row_step` apart.
   template <int STRIDE, int TAPS>
   void planes_of(To to, From from, const Axis &outer, i64 begin, i64 end, i64 first_row, i64 row_step,
                  i64 outer_step) const {
-    i64 a = axis.whole_from, b = axis.whole_to, width = axis.outputs, stride = axis.stride;
-    I step = I(tap_step);
     for (i64 piece = 0; piece < pieces; piece++, from = from + from_step)
-      for (i64 o = begin; o < end; o++, to = to + width) {
-        i64 rows = outer.length[o], gap = outer.step * row_step;
-        if (rows == 0) {
-          for (int i = 0; i < PLANES; i++) std::memset(to.at[i], 0, size_t(width) * sizeof(T));
+      for (i64 o = begin; o < end; o++, to = to + axis.outputs) {
+        if (outer.length[o] == 0) {
+          for (int i = 0; i < PLANES; i++) std::memset(to.at[i], 0, size_t(axis.outputs) * sizeof(T));
           continue;
         }
-        From top = from + (outer.first[o] - first_row) * row_step;
         I across = I(I((outer.first[o] - outer.start[o]) / outer.step) * I(outer_step));
-        auto single = [&](i64 j) {
-          if (axis.length[j] == 0) {
-            for (int i = 0; i < PLANES; i++) to.at[i][j] = 0;
-            return;
-          }
-          I bias = I(across + skipped(j) * step);
-          using X = Small<T>;  // vectors choose without branches
-          auto s = along<X, 0, 0>(top, axis.first[j], axis.length[j], axis.step, bias, step);
-          for (i64 r = 1; r < rows; r++)
-            law.merge(s, along<X, 0, 0>(top, axis.first[j] + r * gap, axis.length[j], axis.step,
-                                        I(bias + I(r) * I(outer_step)), step));
-          State<One<T>, PLANES> one;
-          for (int i = 0; i < PLANES; i++) one.at[i] = s.at[i][0];
-          give<One<T>>(to, j, one);
-        };
-        for (i64 j = 0; j < a; j++) single(j);
-        if (a < b) {
-          I bias = I(across + skipped(a) * step);
-          i64 origin = axis.first[a], many = axis.length[a];
-          each_vector<T, true>(b - a, [&](auto kind, i64 j) INLINE_LAMBDA {
-            using X = decltype(kind);
-            i64 at = origin + j * stride;
-            auto s = along<X, STRIDE, TAPS>(top, at, many, axis.step, bias, step);
-            for (i64 r = 1; r < rows; r++)
-              law.merge(
-                  s, along<X, STRIDE, TAPS>(top, at + r * gap, many, axis.step, I(bias + I(r) * I(outer_step)), step));
-            give<X>(to, a + j, s);
-          });
-        }
-        for (i64 j = b; j < width; j++) single(j);
+        row_of<STRIDE, TAPS>(to, from + (outer.first[o] - first_row) * row_step, outer.length[o], outer.step * row_step,
+                             across, I(outer_step));
       }
   }
 
@@ -213,21 +226,16 @@ template <class Law, unsigned READ> struct Folding {
       }
   }
 
-  void planes(To to, From from, const Axis &outer, i64 begin, i64 end, i64 first_row, i64 row_step,
-              i64 outer_step) const {
-    if (m > 1) return planes_of_lanes(to, from, outer, begin, end, first_row, row_step, outer_step);
+  // go(stride, taps), both as constants; taps 0: any number
+  template <class Go> INLINE void with_row(Go go) const {
     i64 taps = axis.step == 1 && axis.whole_from < axis.whole_to ? axis.length[axis.whole_from] : 0;
-    auto go = [&](auto stride, auto fixed) {
-      planes_of<decltype(stride)::value, decltype(fixed)::value>(to, from, outer, begin, end, first_row, row_step,
-                                                                 outer_step);
-    };
     std::integral_constant<int, 0> any;
     std::integral_constant<int, 1> one;
     std::integral_constant<int, 2> two;
     std::integral_constant<int, 3> three;
     std::integral_constant<int, 4> four;
     if (axis.stride == 1)
-      go(one, any);
+      taps == 3 ? go(one, three) : go(one, any);
     else if (axis.stride == 3)
       go(three, any);
     else if (axis.stride == 4)
@@ -238,6 +246,24 @@ template <class Law, unsigned READ> struct Folding {
       go(two, three);
     else
       go(two, any);
+  }
+
+  void planes(To to, From from, const Axis &outer, i64 begin, i64 end, i64 first_row, i64 row_step,
+              i64 outer_step) const {
+    if (m > 1) return planes_of_lanes(to, from, outer, begin, end, first_row, row_step, outer_step);
+    with_row([&](auto stride, auto taps) {
+      planes_of<decltype(stride)::value, decltype(taps)::value>(to, from, outer, begin, end, first_row, row_step,
+                                                                outer_step);
+    });
+  }
+
+  void rows(To to, From from) const {
+    with_row([&](auto stride, auto taps) { rows_of<decltype(stride)::value, decltype(taps)::value>(to, from); });
+  }
+  // Whether that is all: the whole of an axis whose windows lie alike, and nothing inside it.
+  bool has_rows() const {
+    return Law::hot && m == 1 && axis.phases == 1 && !axis.lines && axis.stride <= 4 && from == 0 &&
+           to == axis.outputs && base == 0;
   }
 
   void zero(To to, i64 n) const {
@@ -501,7 +527,9 @@ template <class Law, unsigned READ> struct Folding {
       turned(to, from);
     else if (dealt || axis.blocks)  // these need scratch: one piece at a time
       for (i64 piece = 0; piece < pieces; piece++, to = to + to_step, from = from + from_step) one.alone(to, from);
-    else
+    else if (has_rows()) {
+      if constexpr (Law::hot) rows(to, from);
+    } else
       window_by_window(to, from);
   }
   void alone(To to, From from) const { axis.blocks ? columns(to, from) : window_by_window(to, from); }
