@@ -130,8 +130,10 @@ template <class Law, unsigned READ> struct Folding {
 
   void across(To to, From from, i64 n, i64 taps, i64 gap, i64 stride, I bias, I step) const {
     if (stride == 1) {
-      if constexpr (Law::hot)
+      if constexpr (Law::hot) {
         if (taps == 3) return across<1, 3>(to, from, n, taps, gap, 1, bias, step);
+        if (taps == 5) return across<1, 5>(to, from, n, taps, gap, 1, bias, step);
+      }
       across<1>(to, from, n, taps, gap, 1, bias, step);
     } else if (stride == 2)
       across<2>(to, from, n, taps, gap, 2, bias, step);
@@ -215,13 +217,19 @@ template <class Law, unsigned READ> struct Folding {
           }
           From corner = top + axis.first[j] * row;
           I bias = I(across + skipped(j) * step);
-          each_vector<T, true>(m, [&](auto kind, i64 l) INLINE_LAMBDA {
-            using X = decltype(kind);
-            auto s = along<X, 1, 0>(corner, l, taps, gap, bias, step);
-            for (i64 r = 1; r < rows; r++)
-              law.merge(s, along<X, 1, 0>(corner, l + r * down, taps, gap, I(bias + I(r) * I(outer_step)), step));
-            give<X>(to, l, s);
-          });
+          auto go = [&](auto fixed) INLINE_LAMBDA {
+            constexpr int TAPS = decltype(fixed)::value;
+            each_vector<T, true>(m, [&](auto kind, i64 l) INLINE_LAMBDA {
+              using X = decltype(kind);
+              auto s = along<X, 1, TAPS>(corner, l, taps, gap, bias, step);
+              for (i64 r = 1; r < rows; r++)
+                law.merge(s, along<X, 1, TAPS>(corner, l + r * down, taps, gap, I(bias + I(r) * I(outer_step)), step));
+              give<X>(to, l, s);
+            });
+          };
+          taps == 2   ? go(std::integral_constant<int, 2>())
+          : taps == 3 ? go(std::integral_constant<int, 3>())
+                      : go(std::integral_constant<int, 0>());
         }
       }
   }
@@ -234,8 +242,9 @@ template <class Law, unsigned READ> struct Folding {
     std::integral_constant<int, 2> two;
     std::integral_constant<int, 3> three;
     std::integral_constant<int, 4> four;
+    std::integral_constant<int, 5> five;
     if (axis.stride == 1)
-      taps == 3 ? go(one, three) : go(one, any);
+      taps == 3 ? go(one, three) : taps == 5 ? go(one, five) : go(one, any);
     else if (axis.stride == 3)
       go(three, any);
     else if (axis.stride == 4)

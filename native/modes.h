@@ -146,7 +146,7 @@ Sink<typename Law::T, Law::planes> fold(const Law &law, Passes<Law> &passes, Job
         });
         from.at[i] = room[i];
       }
-  return passes.template run_packed<FIRST<Law>>(from);
+  return passes.template run_packed<FIRST<Law>>(from, scratch);
 }
 
 template <class Law> Outcome forward(const Law &law, Job &job, i64 unit, Arena &arena) {
@@ -299,7 +299,8 @@ template <class Law> Outcome pull(const Law &law, Job &job, i64 unit, Arena &are
                                             if (p.padded) merge_padding<Law, X>(law, s, counts, taps);
                                           save<Turned, X>(states, at, law.turn(s, load<X>(dy + at)));
                                         });
-    done = back.template run_packed<ALL<Turned>>(states);
+    done = back.template run_packed<ALL<Turned>>(states, scratch);
+    if (scratch.failed) return Outcome::no_memory;
     const T *seen = x.all(p.type, p.flip, room_x);
     each_once<T>(x.elements, [&](auto kind, i64 j) INLINE_LAMBDA {
       using X = decltype(kind);
@@ -314,7 +315,8 @@ template <class Law> Outcome pull(const Law &law, Job &job, i64 unit, Arena &are
             X by = divisor != 0 ? splat<X>(divisor) : choose<X>(counts > 0, counts, splat<X>(1));
             save<X>(room + at, load<X>(dy + at) / by);
           });
-    done = back.template run_packed<ALL<Turned>>(Source<T, 1>{{divisor != 1 ? room : dy}});
+    done = back.template run_packed<ALL<Turned>>(Source<T, 1>{{divisor != 1 ? room : dy}}, scratch);
+    if (scratch.failed) return Outcome::no_memory;
   }
   if (!in_place) deliver<T>(dx, job.moved, done.at[0], back.results(), false);
   if (Law::looks_at_x && p.unread) clear_empty(p, p.readers, of, dx, size);
@@ -393,7 +395,8 @@ template <int PLANES> Outcome integer_sum(Job &job, i64 unit, Arena &arena) {
     return from;
   };
   Sink<T, PLANES> states = passes.rooms[0];
-  if (!chunks) states = passes.template run_packed<ALL<Law>>(taken_apart(x));
+  if (!chunks) states = passes.template run_packed<ALL<Law>>(taken_apart(x), scratch);
+  if (scratch.failed) return Outcome::no_memory;
   for (i64 t = 0; chunks && t < of.tiles; t++)  // long lines, a part at a time: integers may be added in any order
     for (i64 o = of.from; o < of.to; o++) {
       const Axis &line = p.axes[0];

@@ -202,12 +202,13 @@ template <class Law> struct Passes {
   Passes(const Law &l, const Plan &p, bool back, Part of) : law(l), plan(p), axes(back ? p.readers : p.axes), part(of) {
     order = back ? p.order_back : p.order;
     span = reads(axes[0], part.from, part.to);
+    if (part.tiles > 1 && span.first < span.last) span = {0, axes[0].size};  // tiles without gaps between them
     for (int i = 0; i < plan.rank; i++) sizes[i] = i == 0 ? span.last - span.first : axes[i].size;
     last.at[0] = nullptr;
   }
 
   // whether the first fold reads whole slabs: the innermost axis and its lanes
-  bool by_slabs() const { return order[0] == plan.rank - 1; }
+  bool by_slabs() const { return order[0] == plan.rank - 1 && !as_lanes(); }
   i64 outputs(int i) const { return i == 0 ? part.to - part.from : axes[i].outputs; }
   i64 results() const {
     i64 n = part.tiles * plan.lanes;
@@ -225,6 +226,16 @@ template <class Law> struct Passes {
     i64 again = (outer.most_taps - outer.stride) * (2 * inner.most_taps + 1);
     bool small = inner.most_taps <= 3 + (inner.stride != 2) && again <= outer.most_taps + 4;
     return plain(inner) && plain(outer) && small && (plan.lanes > 1 || (!inner.turns && inner.stride <= 4));
+  }
+
+  // Whether tiles are so small that they are better folded side by side, one a lane, than row by row.
+  bool as_lanes() const {
+    const Axis &inner = axes[plan.rank - 1];
+    i64 tile = 1;
+    bool lines = false;
+    for (int i = 0; i < plan.rank; i++) tile *= most(axes[i].size, axes[i].outputs), lines = lines || axes[i].lines;
+    return plan.lanes == 1 && part.tiles >= LANES<Vec<T>> && tile <= LARGEST_LANE && !lines && inner.size > 1 &&
+           (inner.turns || inner.outputs < SHORTEST_ROW);
   }
 
   // A fold in its turn: an axis with `before` places outside and `inside` elements inside it.
@@ -327,13 +338,41 @@ template <class Law> struct Passes {
     return to;
   }
   // the same, from states that lie side by side
-  template <unsigned READ> To run_packed(From input) const {
+  template <unsigned READ> To run_packed(From input, Scratch &scratch) const {
+    if (as_lanes()) return run_lanes<READ>(input, scratch);
     return run<READ>([&](auto give) {
       i64 pieces = part.tiles, row = plan.lanes;
       for (int i = 0; i < order[0]; i++) pieces *= sizes[i];
       for (int i = order[0] + 1; i < plan.rank; i++) row *= sizes[i];
       give(input, row, pieces, row * sizes[order[0]]);
     });
+  }
+
+ private:
+  static constexpr i64 LARGEST_LANE = 1024, SHORTEST_ROW = 32;  // elements of a tile; outputs of a row
+
+  // Tiles turned so that each is a lane; the last of them perhaps twice.
+  template <unsigned READ> To run_lanes(From input, Scratch &scratch) const {
+    constexpr i64 N = LANES<Vec<T>>;
+    Plan turned = plan;
+    turned.lanes = N;
+    Passes side(law, turned, axes == plan.readers, {0, 1, part.from, part.to});
+    side.over = over, side.span = span, side.sizes[0] = sizes[0];
+    side.reserve(scratch);
+    i64 inputs = 1, outputs = results() / part.tiles;
+    for (int i = 0; i < plan.rank; i++) inputs *= sizes[i];
+    To in{}, to = last.at[0] ? last : rooms[(plan.rank - 1) % 2];
+    for (int i = 0; i < PLANES; i++)
+      if (READ >> i & 1) in.at[i] = scratch.template take<T>(inputs * N);
+    if (scratch.failed) return {};
+    for (i64 next = 0; next < part.tiles; next += N) {
+      i64 tile = least(next, part.tiles - N);
+      for (int i = 0; i < PLANES; i++)
+        if (READ >> i & 1) turn_over<T>(input.at[i] + tile * inputs, N, inputs, inputs, in.at[i], N);
+      To states = side.template run_packed<READ>(in, scratch);
+      for (int i = 0; i < PLANES; i++) turn_over<T>(states.at[i], outputs, N, N, to.at[i] + tile * outputs, outputs);
+    }
+    return to;
   }
 };
 

@@ -232,14 +232,36 @@ template <int N, bool WRITTEN_OUT, class Body> INLINE void times(Body body) {
   }
 }
 
-// N vectors of N elements become those of their first elements, their second elements, ...: the vectors of the second
-// half move in between those of the first, log N times. All written out, so that they stay in registers.
+// The processor's shuffles stay within 16 bytes, or move these as a whole; neither needs a table of indices. Elements
+// of a and b in turn, of the first and of the second half of each 16 bytes; and the even and the odd of the 16 bytes.
+template <class X, size_t... I> INLINE void weave_within(X a, X b, X &low, X &high, std::index_sequence<I...>) {
+  constexpr int N = LANES<X>, K = LANES<Small<Element<X>>>;
+  low = __builtin_shufflevector(a, b, (int(I) % 2 * N + int(I) / K * K + int(I) % K / 2)...);
+  high = __builtin_shufflevector(a, b, (int(I) % 2 * N + int(I) / K * K + K / 2 + int(I) % K / 2)...);
+}
+template <class X, size_t... I> INLINE void deal_whole(X a, X b, X &even, X &odd, std::index_sequence<I...>) {
+  constexpr int K = LANES<Small<Element<X>>>;
+  even = __builtin_shufflevector(a, b, (int(I) / K * 2 * K + int(I) % K)...);
+  odd = __builtin_shufflevector(a, b, (int(I) / K * 2 * K + K + int(I) % K)...);
+}
+
+// N vectors of N elements become those of their first elements, their second elements, ...: first within 16 bytes, the
+// vectors of the second half of a group moving in between those of the first; then the 16 bytes of groups. All written
+// out, so that they stay in registers.
 template <class X, int DONE = 1> INLINE void turn_square(X *v) {
-  constexpr int N = LANES<X>;
+  constexpr int N = LANES<X>, K = LANES<Small<Element<X>>>;
   if constexpr (DONE < N) {
     X w[N];
     times<N / 2, true>([&](int i) INLINE_LAMBDA {
-      weave<X>(v[i], v[i + N / 2], w[2 * i], w[2 * i + 1], std::make_index_sequence<N>());
+      auto lanes = std::make_index_sequence<N>();
+      if constexpr (DONE < K) {
+        int at = i / (K / 2) * K, j = i % (K / 2);
+        weave_within<X>(v[at + j], v[at + j + K / 2], w[at + 2 * j], w[at + 2 * j + 1], lanes);
+      } else {
+        int at = i % K, j = i / K;  // groups 2 j and 2 j + 1 become j and j + M / 2
+        constexpr int M = N / K;
+        deal_whole<X>(v[2 * j * K + at], v[(2 * j + 1) * K + at], w[j * K + at], w[(j + M / 2) * K + at], lanes);
+      }
     });
     turn_square<X, 2 * DONE>(w);
     times<N, true>([&](int i) INLINE_LAMBDA { v[i] = w[i]; });

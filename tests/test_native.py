@@ -443,6 +443,21 @@ def test_subnormal_numbers_are_not_flushed_to_zero(law: str) -> None:
             assert np.any(got), dtype.name
 
 
+@pytest.mark.parametrize("law", ["max first propagate", "max last ignore", "sum"])
+def test_small_tiles_whose_ends_nobody_reads_agree_with_the_reference(law: str) -> None:
+    late, short = (
+        Axis(16, 4, stride=6, extent=3, lo=3),
+        sliding(7, 2, 2),
+    )  # rows 0 to 2 and 15, and column 6, are not read
+    window = Window((each(37), late, short))
+    x = np.random.default_rng(12).integers(-50, 50, window.shape).astype(np.float32)
+    got, want = (run(window, LAWS[law], x) for run in (native.linearize, reference.linearize))
+    assert np.array_equal(got.y, want.y)
+    dy = np.arange(want.y.size, dtype=np.float32).reshape(want.y.shape)
+    assert np.array_equal(got.vjp(dy), want.vjp(dy))
+    assert np.array_equal(got.jvp(x), want.jvp(x))
+
+
 # -- integers ---------------------------------------------------------------------------------------------------------
 
 
