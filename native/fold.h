@@ -305,8 +305,9 @@ template <class Law, unsigned READ> struct Folding {
   // -- many consecutive elements to one state
   // ---------------------------------------------------------------------------
 
-  static constexpr int ABREAST = 64 / sizeof(T);  // states kept side by side, whatever the width of a vector
-  static constexpr i64 LONGEST = 4096;            // beyond, halves are merged: sums do not drift
+  static constexpr int ABREAST = 64 / sizeof(T);   // states kept side by side, whatever the width of a vector
+  static constexpr i64 AHEAD = 32768 / sizeof(T);  // how far on memory is asked for before it is needed
+  static constexpr i64 LONGEST = 4096;             // beyond, halves are merged: sums do not drift
   static constexpr i64 LONG = Law::light ? 16 * ABREAST : LONGEST + 1;  // from there on four times as many side by side
   static constexpr int MANY = Law::light ? 4 * ABREAST : ABREAST;
   static i64 first_half(i64 n) { return (n / 2 + 4 * ABREAST - 1) / (4 * ABREAST) * (4 * ABREAST); }
@@ -474,8 +475,12 @@ template <class Law, unsigned READ> struct Folding {
     for (i64 t = 0; t < width; t++)
       each_vector<T>(m, [&](auto kind, i64 j) INLINE_LAMBDA {
         using X = decltype(kind);
-        auto a = tap_at<X>(from, t * gap + j, t, bias);
-        if (t + most < n) law.merge(a, tap_at<X>(from, (t + most) * gap + j, t + most, bias));
+        auto there = [&](i64 t) INLINE_LAMBDA {  // two rows at a time are more than processors foresee
+          __builtin_prefetch(from.at[0] + t * gap + j + AHEAD);
+          return tap_at<X>(from, t * gap + j, t, bias);
+        };
+        auto a = there(t);
+        if (t + most < n) law.merge(a, there(t + most));
         save<Law, X>(block, t * m + j, a);
       });
     for (i64 t = 2 * most; t < n; t++)
