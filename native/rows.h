@@ -55,6 +55,24 @@ template <class S> INLINE S element(const char *p) {
 using Words = Same<Vec<float>, uint32_t>;
 using Shorts = VectorOf<uint16_t, int(sizeof(Words)) / 2>::type;
 
+#if defined(__F16C__)
+INLINE Vec<float> load_halves(const char *p) {
+#if defined(__AVX512F__)
+  return _mm512_maskz_cvtph_ps(-1, _mm256_loadu_si256(reinterpret_cast<const __m256i *>(p)));
+#else
+  return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i *>(p)));
+#endif
+}
+INLINE void save_halves(char *p, Vec<float> v) {
+#if defined(__AVX512F__)
+  auto halves = _mm512_maskz_cvtps_ph(-1, v, _MM_FROUND_TO_NEAREST_INT);
+#else
+  auto halves = _mm256_cvtps_ph(v, _MM_FROUND_TO_NEAREST_INT);
+#endif
+  __builtin_memcpy(p, &halves, sizeof halves);
+}
+#endif
+
 template <class S, class T> void load_as(const char *from, i64 stride, T *to, i64 n, bool flip) {
   if (stride != sizeof(S)) {
     for (i64 i = 0; i < n; i++) to[i] = turn<S, T>(T(widen(element<S>(from + i * stride))), flip);
@@ -63,9 +81,9 @@ template <class S, class T> void load_as(const char *from, i64 stride, T *to, i6
   i64 i = 0;
 #if defined(__F16C__)
   if constexpr (std::is_same_v<S, half> && std::is_same_v<T, float>)
-    for (; i + 8 <= n; i += 8) {
-      __m256 v = _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i *>(from + 2 * i)));
-      _mm256_storeu_ps(to + i, flip ? _mm256_xor_ps(v, _mm256_set1_ps(-0.0f)) : v);
+    for (constexpr int N = LANES<Vec<float>>; i + N <= n; i += N) {
+      Vec<float> v = load_halves(from + 2 * i);
+      save<Vec<float>>(to + i, flip ? -v : v);
     }
 #endif
   if constexpr (std::is_same_v<S, bfloat> && std::is_same_v<T, float>)
@@ -81,10 +99,9 @@ template <class S, class T> void store_as(char *to, const T *from, i64 n, bool f
   i64 i = 0;
 #if defined(__F16C__)
   if constexpr (std::is_same_v<S, half> && std::is_same_v<T, float>)
-    for (; i + 8 <= n; i += 8) {
-      __m256 v = _mm256_loadu_ps(from + i);
-      if (flip) v = _mm256_xor_ps(v, _mm256_set1_ps(-0.0f));
-      _mm_storeu_si128(reinterpret_cast<__m128i *>(to + 2 * i), _mm256_cvtps_ph(v, _MM_FROUND_TO_NEAREST_INT));
+    for (constexpr int N = LANES<Vec<float>>; i + N <= n; i += N) {
+      Vec<float> v = load<Vec<float>>(from + i);
+      save_halves(to + 2 * i, flip ? -v : v);
     }
 #endif
   if constexpr (std::is_same_v<S, bfloat> && std::is_same_v<T, float>)
