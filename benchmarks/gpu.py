@@ -15,6 +15,7 @@ import argparse
 import json
 import statistics
 import sys
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from itertools import product
@@ -85,12 +86,18 @@ class Clock:
         self.flushed = torch.empty(2**28, dtype=torch.uint8, device="cuda")
 
     def __call__(self, call: Callable[[], Any]) -> float:
-        for _ in range(2):
+        for _ in range(3):
             call()
+        torch.cuda.synchronize()
+        start_host = time.perf_counter()
+        call()
+        host = time.perf_counter() - start_host
+        torch.cuda.synchronize()
+        busy = int(1_000_000 + 4e9 * host)  # cycles, of less than half a ns
         pairs = [[torch.cuda.Event(enable_timing=True) for _ in range(2)] for _ in range(self.repeats)]
         for start, stop in pairs:
             self.flushed.zero_()
-            torch.cuda._sleep(2_000_000)  # busy, while the host gets ahead
+            torch.cuda._sleep(busy)  # while the host gets ahead
             start.record()
             call()
             stop.record()
@@ -152,7 +159,8 @@ def sweep(name: str, row: Row, dtype: torch.dtype, clock: Clock) -> None:
 
         def tiles(plan: Any, mode: str, rows: int = rows, block: float = block, warps: int = warps) -> Any:
             tile = plans.usual_tiles(plan, mode)
-            return replace(tile, march=tile.march * rows, block=max(1, int(tile.block * block)), warps=warps)
+            cells = tuple(n * rows if a == 0 < len(tile.cells) - 1 else n for a, n in enumerate(tile.cells))
+            return replace(tile, cells=cells, block=max(1, int(tile.block * block)), warps=warps)
 
         with patch.object(plans, "tiles", tiles):
             found.append((measure(row.ours, x, dx, clock), f"rows x{rows} block x{block} warps {warps}"))

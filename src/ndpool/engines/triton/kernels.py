@@ -16,7 +16,10 @@ because Triton's // rounds towards 0.
 import triton
 import triton.language as tl
 
-from .laws import finish, is_extreme, is_linear, is_plain, lift, lowest, merge, share, shares, together, weigh
+from .laws import (
+    among, bits, bits_of_minus_zero, finish, is_extreme, is_linear, is_plain, is_quick, lift, lowest, merge, moved,
+    quick, share, together, weigh,
+)  # fmt: skip
 
 # What an axis is, by position in its tuple: as `Axis` has it, with the taps before clipping, the margin on both sides,
 # the most readers of a position, and whether some taps are not read.
@@ -63,44 +66,62 @@ def step(axes, a, lanes, name):
 
 
 @triton.constexpr_function
-def volume(axes, name, but=-1, nor=-1):
-    """The product of a field over all axes, perhaps but for one or two."""
+def volume(axes, name, after=-1):
+    """The product of a field over all axes, or those after one."""
     n = 1
-    for a in range(len(axes)):
-        n = n * (1 if a in (but, nor) else field(axes[a], name))
+    for axis in axes[after + 1 :]:
+        n = n * field(axis, name)
     return n
 
 
 @triton.constexpr_function
-def digit(axes, t, a, name, but=-1, nor=-1):
-    """The a-th digit of t, the axes being its radices, perhaps but for one or two."""
-    for b in range(len(axes) - 1, a, -1):
-        t = t // (1 if b in (but, nor) else field(axes[b], name))
-    return t % field(axes[a], name)
+def cell_of(cells, a):
+    """How many neighbours on axis `a` a thread takes."""
+    return cells[a] or 1
 
 
 @triton.constexpr_function
-def row_axis(axes):
-    """The first axis that joins anything, but for the last one; -1 if there is none."""
-    for a in range(len(axes) - 1):
-        if field(axes[a], "taps") > 1:
-            return a
-    return -1
+def cells_along(axes, cells, a, name):
+    return -(-of(axes, a, name) // cell_of(cells, a))
+
+
+@triton.constexpr_function
+def cell_size(cells, after=-1):
+    n = 1
+    for cell in cells[after + 1 :]:
+        n = n * (cell or 1)
+    return n
+
+
+@triton.constexpr_function
+def row_of(cells):
+    """A cell that is one row of it."""
+    return (1,) * (len(cells) - 1) + (cells[-1],)
+
+
+@triton.constexpr_function
+def held_of(cells, taps):
+    """A cell of as many rows as the first axis has taps."""
+    return (taps,) + cells[1:]
+
+
+@triton.constexpr_function
+def within_cell(cells, e, a):
+    """Where on axis `a` the e-th of a cell lies."""
+    for b in range(len(cells) - 1, a, -1):
+        e = e // (cells[b] or 1)
+    return e % (cells[a] or 1)
 
 
 @triton.constexpr_function
 def rows(axes, a, march):
-    """How many rows `march` neighbouring outputs read together; one where there is no such axis."""
-    if a < 0:
-        return 1
+    """How many rows `march` neighbouring outputs read together."""
     return (march - 1) * of(axes, a, "stride") + (of(axes, a, "taps") - 1) * of(axes, a, "dilation") + 1
 
 
 @triton.constexpr_function
 def tap_of(axes, a, u, r):
     """Which tap of the r-th output position u is, both counted from the first output's start; -1 for none."""
-    if a < 0:
-        return 0
     _, _, stride, _, taps, d, *_ = axes[a]
     j = u - r * stride
     return -1 if j < 0 or j % d or j // d >= taps else j // d
@@ -109,8 +130,6 @@ def tap_of(axes, a, u, r):
 @triton.constexpr_function
 def read_by_any(axes, a, u, march):
     """Whether any of `march` outputs reads it."""
-    if a < 0:
-        return True
     _, _, stride, _, taps, d, *_ = axes[a]
     for r in range(march):
         j = u - r * stride
@@ -149,7 +168,7 @@ def element(axes, q, j, vector):
 @triton.constexpr_function
 def is_checked(axes, a, march):
     """Whether `march` neighbouring outputs may reach beyond the input."""
-    return a >= 0 and (of(axes, a, "checked") or of(axes, a, "outputs") % march != 0)
+    return of(axes, a, "checked") or of(axes, a, "outputs") % march != 0
 
 
 @triton.constexpr_function
@@ -170,49 +189,83 @@ def counts_zeros(axes, law):
 
 
 @triton.constexpr_function
+def is_known(axes, cells, a):
+    """Whether a cell of inputs is whole strides, so that who reads which of them is known while compiling."""
+    return cells[a] > 0 and cells[a] % of(axes, a, "stride") == 0
+
+
+@triton.constexpr_function
 def first_reader(axes, a, vector):
     """The first output, from that of a cell's first input on and on a multiple of `vector`, that may read the cell."""
-    if a < 0:
-        return 0
     m = (of(axes, a, "lo") - (of(axes, a, "taps") - 1) * of(axes, a, "dilation")) // of(axes, a, "stride")
     return m // vector * vector
 
 
 @triton.constexpr_function
-def readers_of(axes, a, cell, vector):
-    """How many outputs from `first_reader` on may read a cell of so many inputs."""
-    if a < 0:
-        return 1
-    last = (cell - 1 + of(axes, a, "lo")) // of(axes, a, "stride")
-    return -(-(last + 1 - first_reader(axes, a, vector)) // vector) * vector
+def readings(axes, cells, a, vector):
+    """How often a cell looks along axis `a` for who reads it."""
+    if not is_known(axes, cells, a):
+        return of(axes, a, "readers")
+    v = vector if a == len(axes) - 1 else 1
+    last = (cells[a] - 1 + of(axes, a, "lo")) // of(axes, a, "stride")
+    return -(-(last + 1 - first_reader(axes, a, v)) // v)
 
 
 @triton.constexpr_function
-def known_tap(axes, row, last, ea, e, ma, ml):
-    """Which tap input (ea, e) of a cell is of the outputs ma and ml after the cell's own: the digits of those axes that
-    are known while compiling; -1 if it is none."""
+def all_readings(axes, cells, vector):
+    n = 1
+    for a in range(len(axes)):
+        n = n * readings(axes, cells, a, vector)
+    return n
+
+
+@triton.constexpr_function
+def reading(axes, cells, t, a, vector):
+    """The output, from that of the cell's first input on, that the t-th look along axis `a` finds; where readers are
+    asked, which of them."""
+    for b in range(len(axes) - 1, a, -1):
+        t = t // readings(axes, cells, b, vector)
+    t = t % readings(axes, cells, a, vector)
+    if not is_known(axes, cells, a):
+        return t
+    v = vector if a == len(axes) - 1 else 1
+    return first_reader(axes, a, v) + t * v
+
+
+@triton.constexpr_function
+def known_tap(axes, cells, e, t, v, vector):
+    """Which tap the e-th input of a cell is of the v-th output that the t-th look finds: the digits that are known
+    while compiling; -1 if it is none."""
     tap = 0
     for a in range(len(axes)):
         _, _, stride, _, taps, d, lo, *_ = axes[a]
         tap = tap * taps
-        if a in (row, last):
-            j = (ea if a == row else e) + lo - (ma if a == row else ml) * stride
+        j = within_cell(cells, e, a)
+        if is_known(axes, cells, a):
+            m = reading(axes, cells, t, a, vector) + (v if a == len(axes) - 1 else 0)
+            j = j + lo - m * stride
             if j < 0 or j % d or j // d >= taps:
                 return -1
-            tap = tap + j // d
+            j = j // d
+        tap = tap + j
     return tap
 
 
 @triton.constexpr_function
-def reads_cell(axes, a, m, cell, vector):
-    """Whether any of `vector` outputs from the m-th on reads any input of the cell."""
-    if a < 0:
-        return True
-    _, _, stride, _, taps, d, lo, *_ = axes[a]
-    for e in range(cell):
+def from_first(axes):
+    """The axes, positions on the first counted from the start of an output's window: none before output 0's."""
+    first = ()
+    for i in range(len(FIELDS)):
+        first = first + (0 if FIELDS[i] == "lo" else axes[0][i],)
+    return (first,) + axes[1:]
+
+
+@triton.constexpr_function
+def finds_any(axes, cells, t, vector):
+    """Whether any output that the t-th look finds reads any input of the cell."""
+    for e in range(cell_size(cells)):
         for v in range(vector):
-            j = e + lo - (m + v) * stride
-            if j >= 0 and j % d == 0 and j // d < taps:
+            if known_tap(axes, cells, e, t, v, vector) >= 0:
                 return True
     return False
 
@@ -279,6 +332,26 @@ def first_tap(cs, AXES: tl.constexpr):
 
 
 @triton.jit
+def cells_at(i, AXES: tl.constexpr, LANES: tl.constexpr, CELLS: tl.constexpr, SIDE: tl.constexpr):
+    """The i-th cells of that side of the window: the first position on each axis, the lane, and which of the lead."""
+    rest = i // LANES
+    ps = ()
+    for a in tl.static_range(len(AXES) - 1, -1, -1):
+        ps = (rest % cells_along(AXES, CELLS, a, SIDE) * cell_of(CELLS, a),) + ps
+        rest = rest // cells_along(AXES, CELLS, a, SIDE)
+    return ps, i % LANES, rest
+
+
+@triton.jit
+def address(ps, lane, lead, AXES: tl.constexpr, LANES: tl.constexpr, SIDE: tl.constexpr):
+    """Where positions lie on that side of the window."""
+    at = lane + lead * (volume(AXES, SIDE) * LANES)
+    for a in tl.static_range(len(AXES)):
+        at = at + ps[a] * step(AXES, a, LANES, SIDE)
+    return at
+
+
+@triton.jit
 def block(total, BLOCK: tl.constexpr, WIDE: tl.constexpr):
     """Indices of this program, and which are there."""
     start = tl.program_id(0)
@@ -324,12 +397,27 @@ def join(columns, N: tl.constexpr):
 
 
 @triton.jit
-def loaded(x, at, mask, other, N: tl.constexpr):
+def loaded(x, mask, other, N: tl.constexpr):
     """N elements beside one another, as blocks."""
     if N == 1:
-        return (tl.load(x + at, mask=mask, other=other),)
+        return (tl.load(x, mask=mask, other=other),)
     else:
-        return split(tl.load(x + (at[:, None] + tl.arange(0, N)[None, :]), mask=mask[:, None], other=other), N)
+        return split(tl.load(x[:, None] + tl.arange(0, N)[None, :], mask=mask[:, None], other=other), N)
+
+
+@triton.jit
+def taken(x, at, mask, left, STEP: tl.constexpr, N: tl.constexpr, EVEN: tl.constexpr):
+    """N elements STEP apart, of which `left` are there; beside one another and all of them, at once."""
+    if N & (N - 1) == 0 and EVEN and STEP == 1:
+        return loaded(x + at, mask, 0, N)
+    else:
+        values = ()
+        for n in tl.static_range(N):
+            there = mask
+            if not EVEN:
+                there = mask & (left > n)
+            values = values + (tl.load(x + at + n * STEP, mask=there, other=0),)
+        return values
 
 
 @triton.jit
@@ -355,19 +443,40 @@ def replaced(columns, r: tl.constexpr, value):
 
 
 @triton.jit
-def line(x, dx, at, inside, there, c, tap: tl.constexpr, LAW: tl.constexpr, PUSH: tl.constexpr, FLIP: tl.constexpr,
-         ACC: tl.constexpr, AXES: tl.constexpr, LANES: tl.constexpr, OUT: tl.constexpr, VECTOR: tl.constexpr,
+def line_start(c, AXES: tl.constexpr, VECTOR: tl.constexpr):
+    """Where on the last axis the first vector of output c's taps starts."""
+    L: tl.constexpr = len(AXES) - 1
+    if VECTOR == 1:
+        return started(c, AXES, L)
+    else:  # in one step, so that the compiler sees it lies on a multiple of the vector
+        return c * of(AXES, L, "stride") - (of(AXES, L, "lo") + slack(AXES, VECTOR))
+
+
+@triton.jit
+def first_tap_at(cs, AXES: tl.constexpr, LANES: tl.constexpr, VECTOR: tl.constexpr):
+    """Where the first vector of an output's taps lies. The others lie at constant distances from it, which addresses
+    have room for."""
+    at = line_start(cs[len(AXES) - 1], AXES, VECTOR) * LANES
+    for a in tl.static_range(len(AXES) - 1):
+        at = at + started(cs[a], AXES, a) * step(AXES, a, LANES, "size")
+    return at
+
+
+@triton.jit
+def line(x, dx, inside, there, c, LAW: tl.constexpr, PUSH: tl.constexpr, FLIP: tl.constexpr, ACC: tl.constexpr,
+         AXES: tl.constexpr, LANES: tl.constexpr, OUT: tl.constexpr, VECTOR: tl.constexpr,
 ):  # fmt: skip
-    """The states of OUT neighbouring outputs, from their taps on one line of the last axis, the first number `tap`."""
+    """The states of OUT neighbouring outputs, from their taps on one line of the last axis, which x and dx point to; and
+    the least of the bits that were read, where the law is quick."""
     L: tl.constexpr = len(AXES) - 1
     K: tl.constexpr = of(AXES, L, "taps")
     F: tl.constexpr = slack(AXES, VECTOR)
-    # in one step, so that the compiler sees it lies on a multiple of the vector
-    start = started(c, AXES, L) if VECTOR == 1 else c * of(AXES, L, "stride") - (of(AXES, L, "lo") + F)
+    start = line_start(c, AXES, VECTOR)
     other: tl.constexpr = lowest(LAW, ACC) if is_extreme(LAW) and is_plain(LAW) else 0
     nothing = tl.full(c.shape, 0, ACC)
     no_tap = tl.full(c.shape, 0, tl.int32)
     yes = tl.full(c.shape, 1, tl.int1)
+    low = bits(nothing)
     xs = ()
     ts = ()
     theres = ()
@@ -377,12 +486,14 @@ def line(x, dx, at, inside, there, c, tap: tl.constexpr, LAW: tl.constexpr, PUSH
             ok = inside
             if is_checked(AXES, L, OUT):
                 ok = ok & within(p, c, 0, 0, AXES, L)
-            elements = loaded(x, at + p * LANES, ok, other, VECTOR)
+            elements = loaded(x + v * (VECTOR * LANES), ok, other, VECTOR)
             for e in tl.static_range(VECTOR):
                 value = elements[e].to(ACC)
                 if FLIP:
                     value = -value
                 xs = xs + (value,)
+                if is_quick(LAW) and read_by_any(AXES, L, v * VECTOR + e - F, OUT):
+                    low = tl.minimum(low, bits(value))
                 if counts_zeros(AXES, LAW):
                     counts = there
                     if of(AXES, L, "checked"):
@@ -393,7 +504,7 @@ def line(x, dx, at, inside, there, c, tap: tl.constexpr, LAW: tl.constexpr, PUSH
                 else:
                     theres = theres + (yes,)
             if PUSH:
-                elements = loaded(dx, at + p * LANES, ok, 0, VECTOR)
+                elements = loaded(dx + v * (VECTOR * LANES), ok, 0, VECTOR)
                 for e in tl.static_range(VECTOR):
                     ts = ts + (elements[e].to(ACC),)
             else:
@@ -404,11 +515,11 @@ def line(x, dx, at, inside, there, c, tap: tl.constexpr, LAW: tl.constexpr, PUSH
                 ts = ts + (nothing,)
                 theres = theres + (yes,)
     states = ()
-    if is_extreme(LAW) and of(AXES, L, "stride") == 1 and of(AXES, L, "dilation") == 1 and K > 2 * OUT and OUT > 1:
+    if is_extreme(LAW) and of(AXES, L, "stride") == 1 and of(AXES, L, "dilation") == 1 and K > OUT and OUT > 1:
         # what all of them read is merged once; what some read before and after it, step by step
         ones = ()
         for e in tl.static_range(K + OUT - 1):
-            ones = ones + (lift(xs[F + e], ts[F + e], no_tap + (tap + e), theres[F + e], LAW, PUSH),)
+            ones = ones + (lift(xs[F + e], ts[F + e], no_tap + e, theres[F + e], LAW, PUSH),)
         core = ones[OUT - 1]
         for e in tl.static_range(OUT, K):
             core = merge(core, ones[e], LAW)
@@ -420,138 +531,265 @@ def line(x, dx, at, inside, there, c, tap: tl.constexpr, LAW: tl.constexpr, PUSH
         for q in tl.static_range(1, OUT):
             if q > 1:
                 after = merge(after, ones[K + q - 1], LAW)
-            state = merge(states[q], after, LAW)
-            if not shares(LAW):  # taps are counted from the output's own first
-                moved = state[1] - q
-                if not is_plain(LAW):
-                    moved = tl.where(state[1] < 0, -1, moved)
-                state = (state[0], moved)
-            states = replaced(states, q, state)
+            # taps are counted from the output's own first
+            states = replaced(states, q, moved(merge(states[q], after, LAW), -q, LAW))
     else:
         for q in tl.static_range(OUT):
-            state = ()
+            ones = ()
             for j in tl.static_range(K):
                 one = lift(
-                    xs[element(AXES, q, j, VECTOR)], ts[element(AXES, q, j, VECTOR)], no_tap + (tap + j),
+                    xs[element(AXES, q, j, VECTOR)], ts[element(AXES, q, j, VECTOR)], no_tap + j,
                     theres[element(AXES, q, j, VECTOR)], LAW, PUSH,
                 )  # fmt: skip
-                if j == 0:
-                    state = one
-                else:
-                    state = merge(state, one, LAW)
-            states = states + (state,)
-    return states
+                ones = ones + (one,)
+            states = states + (among(ones, LAW),)
+    return states, low
+
+
+@triton.jit
+def folded(x, dx, inside, there, cs, a: tl.constexpr, LAW: tl.constexpr, PUSH: tl.constexpr, FLIP: tl.constexpr,
+           ACC: tl.constexpr, AXES: tl.constexpr, LANES: tl.constexpr, CELLS: tl.constexpr, VECTOR: tl.constexpr,
+):  # fmt: skip
+    """The states of a cell of outputs, from axis `a` on: what each row makes, merged into every output that reads the
+    row. And the least bits, as `line` has them."""
+    if a == len(AXES) - 1:
+        return line(x, dx, inside, there, cs[a], LAW, PUSH, FLIP, ACC, AXES, LANES, cell_of(CELLS, a), VECTOR)
+    else:
+        N: tl.constexpr = cell_size(CELLS, a)
+        states = ()
+        low = bits(tl.full(cs[a].shape, 0, ACC))
+        for u in tl.static_range(rows(AXES, a, cell_of(CELLS, a))):
+            if read_by_any(AXES, a, u, cell_of(CELLS, a)):
+                p = started(cs[a], AXES, a) + u
+                row = inside
+                row_there = there
+                if is_checked(AXES, a, cell_of(CELLS, a)):
+                    row = inside & within(p, cs[a], 0, 0, AXES, a)
+                    row_there = there & within(p, cs[a], of(AXES, a, "before"), of(AXES, a, "after"), AXES, a)
+                lines, least = folded(
+                    x + u * step(AXES, a, LANES, "size"), dx + u * step(AXES, a, LANES, "size"), row, row_there, cs,
+                    a + 1, LAW, PUSH, FLIP, ACC, AXES, LANES, CELLS, VECTOR,
+                )  # fmt: skip
+                low = tl.minimum(low, least)
+                for r in tl.static_range(cell_of(CELLS, a)):
+                    for q in tl.static_range(N):
+                        if tap_of(AXES, a, u, r) >= 0:
+                            one = moved(lines[q], tap_of(AXES, a, u, r) * volume(AXES, "taps", a), LAW)
+                            if tap_of(AXES, a, u, r) == 0:
+                                states = states + (one,)
+                            else:
+                                states = replaced(states, r * N + q, merge(states[r * N + q], one, LAW))
+        return states, low
+
+
+@triton.jit
+def finished(
+    state, g, cs, LAW: tl.constexpr, MODE: tl.constexpr, AXES: tl.constexpr, FLIP: tl.constexpr, DIVISOR: tl.constexpr,
+    EMPTY: tl.constexpr,
+):  # fmt: skip
+    """What `gather` stores of a state: the value, and what goes beside it."""
+    n = tl.full(cs[0].shape, 1, state[0].dtype)
+    if EMPTY or DIVISOR == 0:
+        n = count_all(cs, AXES).to(n.dtype)
+    kept = n
+    if MODE == "push":
+        value = share(state[2], state[1], LAW)
+    elif MODE == "turn":
+        value = state[0]
+        kept = share(g, state[1], LAW)
+    elif DIVISOR == 0:
+        value = finish(state, tl.maximum(n, 1), LAW)
+    else:
+        value = finish(state, DIVISOR, LAW)
+    if MODE == "winners":
+        kept = state[1]
+        if any_checked(AXES) and is_plain(LAW):  # nothing is above the lowest: all that is read is that low
+            kept = tl.where(value == lowest(LAW, value.dtype), first_tap(cs, AXES), kept)
+        if EMPTY:
+            kept = tl.where(n > 0, kept, 0)
+    if FLIP and MODE == "forward":
+        value = -value
+    if EMPTY:
+        value = tl.where(n > 0, value, 0).to(value.dtype)
+    return value, kept
+
+
+@triton.jit
+def put(
+    states, cs, there, i, base, lane, lead, dx, y, b,
+    LAW: tl.constexpr, MODE: tl.constexpr, AXES: tl.constexpr, LANES: tl.constexpr, FLIP: tl.constexpr,
+    DIVISOR: tl.constexpr, EMPTY: tl.constexpr, INNER: tl.constexpr, ACC: tl.constexpr, CELLS: tl.constexpr,
+):  # fmt: skip
+    """Stores what `gather` makes of a row of neighbouring outputs."""
+    L: tl.constexpr = len(AXES) - 1
+    OUT: tl.constexpr = cell_of(CELLS, L)
+    EVEN: tl.constexpr = of(AXES, L, "outputs") % OUT == 0
+    left = of(AXES, L, "outputs") - cs[L]
+    at = i if cell_size(CELLS) == 1 else address(cs, lane, lead, AXES, LANES, "outputs")
+    gs = ()
+    if MODE == "turn":
+        gs = taken(dx, at, there, left, LANES, OUT, EVEN)
+    values = ()
+    kept = ()
+    for q in tl.static_range(OUT):
+        cs_q = replaced(cs, L, cs[L] + q)
+        g = gs[q].to(ACC) if MODE == "turn" else states[q][0]
+        value, beside = finished(states[q], g, cs_q, LAW, MODE, AXES, FLIP, DIVISOR, EMPTY)
+        values = values + (value,)
+        if INNER > 0:  # one axis is pooled here: where its winner lies, the earlier pass' lies
+            won = base
+            for a in tl.static_range(len(AXES)):
+                p = started(cs_q[a], AXES, a)
+                if of(AXES, a, "taps") > 1:
+                    p = p + beside * of(AXES, a, "dilation")
+                won = won + p * step(AXES, a, LANES, "size")
+            read = there & (left > q)
+            if EMPTY:
+                read = read & (count_all(cs_q, AXES) > 0)
+            beside = beside * INNER + unsigned(tl.load(dx + won, mask=read, other=0), dx)
+        kept = kept + (beside,)
+    store(y, at, values, there, left, LANES, OUT, EVEN)
+    if MODE == "winners" or MODE == "turn":
+        store(b, at, kept, there, left, LANES, OUT, EVEN)
+
+
+@triton.jit
+def cell_put(
+    x, dx, y, b, i, ok, cs, lane, lead,
+    LAW: tl.constexpr, MODE: tl.constexpr, AXES: tl.constexpr, LANES: tl.constexpr, FLIP: tl.constexpr,
+    DIVISOR: tl.constexpr, EMPTY: tl.constexpr, INNER: tl.constexpr, ACC: tl.constexpr, CELLS: tl.constexpr,
+    VECTOR: tl.constexpr,
+):  # fmt: skip
+    """Makes and stores a cell of outputs, all rows of it known while compiling; the least bits, as `line` has them."""
+    OUT: tl.constexpr = cell_of(CELLS, len(AXES) - 1)
+    base = lane + lead * (volume(AXES, "size") * LANES)
+    at = base + first_tap_at(cs, AXES, LANES, VECTOR)
+    yes = tl.full(i.shape, 1, tl.int1)
+    PUSH: tl.constexpr = MODE == "push"
+    states, low = folded(x + at, dx + at, ok, yes, cs, 0, LAW, PUSH, FLIP, ACC, AXES, LANES, CELLS, VECTOR)
+    for r in tl.static_range(cell_size(CELLS) // OUT):
+        cs_r = ()
+        there = ok
+        for a in tl.static_range(len(AXES)):
+            cs_r = cs_r + (cs[a] + within_cell(CELLS, r * OUT, a),)
+            if within_cell(CELLS, r * OUT, a) > 0 and of(AXES, a, "outputs") % cell_of(CELLS, a) != 0:
+                there = there & (cs_r[a] < of(AXES, a, "outputs"))
+        put(states[r * OUT : (r + 1) * OUT], cs_r, there, i, base, lane, lead, dx, y, b, LAW, MODE, AXES, LANES, FLIP,
+            DIVISOR, EMPTY, INNER, ACC, CELLS)  # fmt: skip
+    return low
+
+
+@triton.jit
+def one_by_one(
+    x, dx, y, b, i, ok, cs, lane, lead,
+    LAW: tl.constexpr, MODE: tl.constexpr, AXES: tl.constexpr, LANES: tl.constexpr, FLIP: tl.constexpr,
+    DIVISOR: tl.constexpr, EMPTY: tl.constexpr, INNER: tl.constexpr, ACC: tl.constexpr, CELLS: tl.constexpr,
+    VECTOR: tl.constexpr,
+):  # fmt: skip
+    """The same row by row: for a program that seldom runs, and shall not hold registers."""
+    L: tl.constexpr = len(AXES) - 1
+    for r in range(cell_size(CELLS) // cell_of(CELLS, L)):
+        rest = r
+        cs_r = (cs[L],)
+        there = ok
+        for a in tl.static_range(L - 1, -1, -1):
+            cs_r = (cs[a] + rest % cell_of(CELLS, a),) + cs_r
+            there = there & (cs_r[0] < of(AXES, a, "outputs"))
+            rest = rest // cell_of(CELLS, a)
+        cell_put(x, dx, y, b, i, there, cs_r, lane, lead, LAW, MODE, AXES, LANES, FLIP, DIVISOR, EMPTY, INNER, ACC,
+                     row_of(CELLS), VECTOR)  # fmt: skip
+
+
+@triton.jit
+def marched(
+    x, dx, y, b, i, ok, cs, lane, lead,
+    LAW: tl.constexpr, MODE: tl.constexpr, AXES: tl.constexpr, LANES: tl.constexpr, FLIP: tl.constexpr,
+    DIVISOR: tl.constexpr, EMPTY: tl.constexpr, INNER: tl.constexpr, ACC: tl.constexpr, CELLS: tl.constexpr,
+    VECTOR: tl.constexpr,
+):  # fmt: skip
+    """The same step by step along the first axis: what the last rows made is held, and every row is read once."""
+    L: tl.constexpr = len(AXES) - 1
+    K: tl.constexpr = of(AXES, 0, "taps")
+    N: tl.constexpr = cell_size(CELLS, 0)
+    OUT: tl.constexpr = cell_of(CELLS, L)
+    PUSH: tl.constexpr = MODE == "push"
+    base = lane + lead * (volume(AXES, "size") * LANES)
+    at = base + first_tap_at(cs, AXES, LANES, VECTOR)
+    zero = tl.full(i.shape, 0, ACC)
+    no_tap = tl.full(i.shape, 0, tl.int32)
+    yes = tl.full(i.shape, 1, tl.int1)
+    low = bits(zero)
+    held = ()
+    for n in tl.static_range((K - 1) * N):
+        held = held + (lift(zero, zero, no_tap, ~yes, LAW, PUSH),)
+    for u in range(cell_of(CELLS, 0) + K - 1):
+        p = started(cs[0], AXES, 0) + u
+        row = ok & within(p, cs[0], 0, 0, AXES, 0)
+        row_there = within(p, cs[0], of(AXES, 0, "before"), of(AXES, 0, "after"), AXES, 0)
+        at_u = at + u * step(AXES, 0, LANES, "size")
+        states, least = folded(
+            x + at_u, dx + at_u, row, row_there, cs, 1, LAW, PUSH, FLIP, ACC, AXES, LANES, CELLS, VECTOR
+        )
+        low = tl.minimum(low, least)
+        c = cs[0] + (u - (K - 1))
+        done = ok & (u >= K - 1) & (c < of(AXES, 0, "outputs"))
+        for r in tl.static_range(N // OUT):
+            made = ()
+            for q in tl.static_range(OUT):
+                ones = ()
+                for j in tl.static_range(K - 1):
+                    ones = ones + (moved(held[j * N + r * OUT + q], j * volume(AXES, "taps", 0), LAW),)
+                ones = ones + (moved(states[r * OUT + q], (K - 1) * volume(AXES, "taps", 0), LAW),)
+                made = made + (among(ones, LAW),)
+            cs_r = (c,)
+            there = done
+            for a in tl.static_range(1, len(AXES)):
+                cs_r = cs_r + (cs[a] + within_cell(CELLS, r * OUT, a),)
+                if within_cell(CELLS, r * OUT, a) > 0 and of(AXES, a, "outputs") % cell_of(CELLS, a) != 0:
+                    there = there & (cs_r[a] < of(AXES, a, "outputs"))
+            put(made, cs_r, there, i, base, lane, lead, dx, y, b, LAW, MODE, AXES, LANES, FLIP, DIVISOR, EMPTY, INNER,
+                ACC, CELLS)  # fmt: skip
+        held = held[N:] + states
+    return low
 
 
 @triton.jit
 def gather(
     x, dx, y, b, total,
     LAW: tl.constexpr, MODE: tl.constexpr, AXES: tl.constexpr, LANES: tl.constexpr, FLIP: tl.constexpr,
-    DIVISOR: tl.constexpr, EMPTY: tl.constexpr, INNER: tl.constexpr, ACC: tl.constexpr, MARCH: tl.constexpr,
-    OUT: tl.constexpr, VECTOR: tl.constexpr, UNROLL: tl.constexpr, BLOCK: tl.constexpr, WIDE: tl.constexpr,
+    DIVISOR: tl.constexpr, EMPTY: tl.constexpr, INNER: tl.constexpr, ACC: tl.constexpr, CELLS: tl.constexpr,
+    VECTOR: tl.constexpr, MARCH: tl.constexpr, UNROLL: tl.constexpr, BLOCK: tl.constexpr, WIDE: tl.constexpr,
 ):  # fmt: skip
-    """MARCH outputs along the rows by OUT along the last axis, for a block of everything else.
+    """A cell of outputs, CELLS along each axis, for a block of everything else; with MARCH, step by step along the first.
 
     MODE says what is stored: "forward" the value in y; "winners" and the tap in b; "push" the tangent along dx;
     "turn" what the law's vjp needs of an output, its m in y and in b its share of dx, which is a cotangent there.
     With INNER, x is what an earlier pass made, and dx which of INNER taps won there: the tap in b is that of both.
+
+    A forward of a max needs no tap: it is the maximum that the device has. That takes +0 for above -0, so where a -0
+    was read all is made again.
     """
     i, ok = block(total, BLOCK, WIDE)
-    PUSH: tl.constexpr = MODE == "push"
-    L: tl.constexpr = len(AXES) - 1
-    A: tl.constexpr = row_axis(AXES)
-    INSIDE: tl.constexpr = volume(AXES, "taps", A)  # taps of a row
-    rest = i // LANES
-    base = i % LANES
-    out = base
-    cs = ()
-    for a in tl.static_range(len(AXES) - 1, -1, -1):
-        if a == L:
-            c = rest % ((of(AXES, a, "outputs") + OUT - 1) // OUT) * OUT
-            rest = rest // ((of(AXES, a, "outputs") + OUT - 1) // OUT)
-        elif a == A:
-            c = rest % ((of(AXES, a, "outputs") + MARCH - 1) // MARCH) * MARCH
-            rest = rest // ((of(AXES, a, "outputs") + MARCH - 1) // MARCH)
-        else:
-            c = rest % of(AXES, a, "outputs")
-            rest = rest // of(AXES, a, "outputs")
-        cs = (c,) + cs
-        out = out + c * step(AXES, a, LANES, "outputs")
-    base = base + rest * (volume(AXES, "size") * LANES)
-    out = out + rest * (volume(AXES, "outputs") * LANES)
-
-    zero = tl.full((BLOCK,), 0, ACC)
-    no_tap = tl.full((BLOCK,), 0, tl.int32)
-    yes = tl.full((BLOCK,), 1, tl.int1)
-    accs = ()
+    cs, lane, lead = cells_at(i, AXES, LANES, CELLS, "outputs")
+    HASTE: tl.constexpr = quick(LAW) if MODE == "forward" else LAW
     if UNROLL:
-        # where the lines of a row start, and whether they are there
-        offsets = ()
-        insides = ()
-        theres = ()
-        for t in tl.static_range(volume(AXES, "taps", A, L)):
-            at = base
-            inside = ok
-            there = yes
-            for a in tl.static_range(len(AXES)):
-                if a != A and a != L:
-                    p = started(cs[a], AXES, a) + digit(AXES, t, a, "taps", A, L) * of(AXES, a, "dilation")
-                    at = at + p * step(AXES, a, LANES, "size")
-                    if of(AXES, a, "checked"):
-                        inside = inside & within(p, cs[a], 0, 0, AXES, a)
-                        there = there & within(p, cs[a], of(AXES, a, "before"), of(AXES, a, "after"), AXES, a)
-            offsets = offsets + (at,)
-            insides = insides + (inside,)
-            theres = theres + (there,)
-        for r in tl.static_range(MARCH):
-            for q in tl.static_range(OUT):
-                first = no_tap
-                if any_checked(AXES) and is_extreme(LAW) and is_plain(LAW):
-                    at_q = replaced(cs, L, cs[L] + q)
-                    if A >= 0:
-                        at_q = replaced(at_q, A, cs[A] + r)
-                    first = first_tap(at_q, AXES)
-                accs = accs + (lift(zero, zero, first, ~yes, LAW, PUSH),)
-        for u in tl.static_range(rows(AXES, A, MARCH)):
-            if read_by_any(AXES, A, u, MARCH):
-                row_at = tl.full((BLOCK,), 0, i.dtype)
-                row = yes
-                row_there = yes
-                if A >= 0:
-                    p = started(cs[A], AXES, A) + u
-                    row_at = p * step(AXES, A, LANES, "size")
-                    if is_checked(AXES, A, MARCH):
-                        row = within(p, cs[A], 0, 0, AXES, A)
-                        row_there = within(p, cs[A], of(AXES, A, "before"), of(AXES, A, "after"), AXES, A)
-                states = ()
-                for t in tl.static_range(volume(AXES, "taps", A, L)):
-                    lines = line(
-                        x, dx, offsets[t] + row_at, insides[t] & row, theres[t] & row_there, cs[L],
-                        t * of(AXES, L, "taps"), LAW, PUSH, FLIP, ACC, AXES, LANES, OUT, VECTOR,
-                    )  # fmt: skip
-                    if t == 0:
-                        states = lines
-                    else:
-                        for q in tl.static_range(OUT):
-                            states = replaced(states, q, merge(states[q], lines[q], LAW))
-                for r in tl.static_range(MARCH):
-                    if tap_of(AXES, A, u, r) >= 0:
-                        for q in tl.static_range(OUT):
-                            one = states[q]
-                            if is_extreme(LAW) and not shares(LAW):
-                                moved = one[1] + tap_of(AXES, A, u, r) * INSIDE
-                                if not is_plain(LAW):
-                                    moved = tl.where(one[1] < 0, -1, moved)
-                                one = (one[0], moved)
-                            if tap_of(AXES, A, u, r) == 0 and not any_checked(AXES):
-                                accs = replaced(accs, r * OUT + q, one)
-                            else:
-                                accs = replaced(accs, r * OUT + q, merge(accs[r * OUT + q], one, LAW))
+        if MARCH:
+            low = marched(x, dx, y, b, i, ok, cs, lane, lead, HASTE, MODE, AXES, LANES, FLIP, DIVISOR, EMPTY, INNER, ACC,
+                          CELLS, VECTOR)  # fmt: skip
+        else:
+            low = cell_put(x, dx, y, b, i, ok, cs, lane, lead, HASTE, MODE, AXES, LANES, FLIP, DIVISOR, EMPTY, INNER,
+                               ACC, CELLS, VECTOR)  # fmt: skip
+        if is_quick(HASTE) and ACC.is_floating():
+            if tl.min(low, 0) == bits_of_minus_zero(ACC):
+                tl.debug_barrier()  # what was stored is stored over
+                one_by_one(x, dx, y, b, i, ok, cs, lane, lead, LAW, MODE, AXES, LANES, FLIP, DIVISOR, EMPTY, INNER, ACC,
+                           CELLS, VECTOR)  # fmt: skip
     else:
-        first = no_tap
-        if any_checked(AXES):
-            first = first_tap(cs, AXES)
-        acc = lift(zero, zero, first, ~yes, LAW, PUSH)
+        base = lane + lead * (volume(AXES, "size") * LANES)
+        yes = tl.full((BLOCK,), 1, tl.int1)
+        no_tap = tl.full((BLOCK,), 0, tl.int32)
+        PUSH: tl.constexpr = MODE == "push"
+        acc = lift(tl.full((BLOCK,), 0, ACC), tl.full((BLOCK,), 0, ACC), no_tap, ~yes, LAW, PUSH)
         for t in range(volume(AXES, "taps")):
             at = base
             inside = ok
@@ -568,139 +806,97 @@ def gather(
             v = tl.load(x + at, mask=inside, other=0).to(ACC)
             if FLIP:
                 v = -v
-            moved = v
+            t_v = v
             if PUSH:
-                moved = tl.load(dx + at, mask=inside, other=0).to(ACC)
-            acc = merge(acc, lift(v, moved, no_tap + t, there, LAW, PUSH), LAW)
-        accs = (acc,)
+                t_v = tl.load(dx + at, mask=inside, other=0).to(ACC)
+            acc = merge(acc, lift(v, t_v, no_tap + t, there, LAW, PUSH), LAW)
+        put((acc,), cs, ok, i, base, lane, lead, dx, y, b, LAW, MODE, AXES, LANES, FLIP, DIVISOR, EMPTY, INNER, ACC,
+            CELLS)  # fmt: skip
 
-    EVEN: tl.constexpr = of(AXES, L, "outputs") % OUT == 0
-    left = of(AXES, L, "outputs") - cs[L]
-    for r in tl.static_range(MARCH):
-        at = out
-        stored = ok
-        if A >= 0:
-            at = out + r * step(AXES, A, LANES, "outputs")
-            if of(AXES, A, "outputs") % MARCH != 0:
-                stored = ok & (cs[A] + r < of(AXES, A, "outputs"))
-        gs = ()
-        if MODE == "turn":
-            for q in tl.static_range(OUT):
-                gs = gs + (tl.load(dx + at + q * LANES, mask=stored & (left > q), other=0).to(ACC),)
-        values = ()
-        kept = ()
-        for q in tl.static_range(OUT):
-            state = accs[r * OUT + q]
-            cs_q = replaced(cs, L, cs[L] + q)
-            if A >= 0:
-                cs_q = replaced(cs_q, A, cs[A] + r)
-            n = zero + 1
-            if EMPTY or DIVISOR == 0:
-                n = count_all(cs_q, AXES).to(ACC)
-            if MODE == "push":
-                value = share(state[2], state[1], LAW)
-            elif MODE == "turn":
-                value = state[0]
-                kept = kept + (share(gs[q], state[1], LAW),)
-            elif DIVISOR == 0:
-                value = finish(state, tl.maximum(n, 1), LAW)
-            else:
-                value = finish(state, DIVISOR, LAW)
-            if FLIP and MODE == "forward":
-                value = -value
-            if EMPTY:
-                value = tl.where(n > 0, value, 0).to(ACC)
-            values = values + (value,)
-            if MODE == "winners":
-                tap = state[1]
-                if EMPTY:
-                    tap = tl.where(n > 0, tap, 0)
-                if INNER > 0:  # one axis is pooled here: where its winner lies, the earlier pass' lies
-                    won = base
-                    for a in tl.static_range(len(AXES)):
-                        p = started(cs_q[a], AXES, a)
-                        if of(AXES, a, "taps") > 1:
-                            p = p + tap * of(AXES, a, "dilation")
-                        won = won + p * step(AXES, a, LANES, "size")
-                    there = stored & (left > q)
-                    if EMPTY:
-                        there = there & (n > 0)
-                    tap = tap * INNER + unsigned(tl.load(dx + won, mask=there, other=0), dx)
-                kept = kept + (tap,)
-        store(y, at, values, stored, left, LANES, OUT, EVEN)
-        if MODE == "winners" or MODE == "turn":
-            store(b, at, kept, stored, left, LANES, OUT, EVEN)
+
+@triton.jit
+def beside(x, dx, base, cs, ok, t, LAW: tl.constexpr, PUSH: tl.constexpr, FLIP: tl.constexpr, ACC: tl.constexpr,
+           AXES: tl.constexpr, LANES: tl.constexpr, SIDE: tl.constexpr,
+):  # fmt: skip
+    """The states of SIDE taps of each output, from tap t on."""
+    tap = t + tl.arange(0, SIDE)
+    at = base[:, None] + tap[None, :] * 0
+    inside = ok[:, None] & (tap < volume(AXES, "taps"))[None, :]
+    there = inside
+    rest = tap
+    for a in tl.static_range(len(AXES) - 1, -1, -1):
+        j = rest % of(AXES, a, "taps")
+        rest = rest // of(AXES, a, "taps")
+        p = started(cs[a], AXES, a)[:, None] + (j * of(AXES, a, "dilation"))[None, :]
+        at = at + p * step(AXES, a, LANES, "size")
+        if of(AXES, a, "checked"):
+            inside = inside & within(p, cs[a][:, None], 0, 0, AXES, a)
+            there = there & within(p, cs[a][:, None], of(AXES, a, "before"), of(AXES, a, "after"), AXES, a)
+    if not counts_zeros(AXES, LAW):
+        there = inside
+    v = tl.load(x + at, mask=inside, other=0).to(ACC)
+    if FLIP:
+        v = -v
+    t_v = v
+    if PUSH:
+        t_v = tl.load(dx + at, mask=inside, other=0).to(ACC)
+    return lift(v, t_v, tl.full(v.shape, 0, tl.int32) + tap[None, :], there, LAW, PUSH)
+
+
+@triton.jit
+def unravelled(x, first, total, N: tl.constexpr, SIDE: tl.constexpr, BLOCK: tl.constexpr):
+    """BLOCK windows of N elements that lie one after another, as columns: loaded as they lie, then turned."""
+    k = tl.arange(0, SIDE * BLOCK)
+    flat = tl.load(x + first * N + k, mask=(k < BLOCK * N) & (k < (total - first) * N), other=0)
+    at = tl.minimum(k % BLOCK * N + k // BLOCK, BLOCK * N - 1)
+    return tl.reshape(tl.gather(flat, at.to(tl.int32), 0), (SIDE, BLOCK))
 
 
 @triton.jit
 def collect(
     x, dx, y, b, total,
     LAW: tl.constexpr, MODE: tl.constexpr, AXES: tl.constexpr, LANES: tl.constexpr, FLIP: tl.constexpr,
-    DIVISOR: tl.constexpr, EMPTY: tl.constexpr, ACC: tl.constexpr, SIDE: tl.constexpr, BLOCK: tl.constexpr,
-    WIDE: tl.constexpr,
+    DIVISOR: tl.constexpr, EMPTY: tl.constexpr, ACC: tl.constexpr, SIDE: tl.constexpr, FLAT: tl.constexpr,
+    BLOCK: tl.constexpr, WIDE: tl.constexpr,
 ):  # fmt: skip
-    """The same as `gather` for large windows that hardly overlap: a block of outputs, SIDE taps side by side."""
+    """The same as `gather` for large windows that hardly overlap: a block of outputs, SIDE taps side by side. FLAT: the
+    windows lie one after another, and are loaded at once."""
     i, ok = block(total, BLOCK, WIDE)
     PUSH: tl.constexpr = MODE == "push"
-    rest = i // LANES
-    base = i % LANES
-    cs = ()
-    for a in tl.static_range(len(AXES) - 1, -1, -1):
-        cs = (rest % of(AXES, a, "outputs"),) + cs
-        rest = rest // of(AXES, a, "outputs")
-    base = base + rest * (volume(AXES, "size") * LANES)
-    zero = tl.full((BLOCK, SIDE), 0, ACC)
-    no_tap = tl.full((BLOCK, SIDE), 0, tl.int32)
-    first = no_tap
-    if any_checked(AXES):
-        first = first + first_tap(cs, AXES)[:, None]
-    acc = lift(zero, zero, first, zero != 0, LAW, PUSH)
-    for t in range(0, volume(AXES, "taps"), SIDE):
-        tap = t + tl.arange(0, SIDE)
-        at = base[:, None] + tap[None, :] * 0
-        inside = ok[:, None] & (tap < volume(AXES, "taps"))[None, :]
-        there = inside
-        rest_t = tap
-        for a in tl.static_range(len(AXES) - 1, -1, -1):
-            j = rest_t % of(AXES, a, "taps")
-            rest_t = rest_t // of(AXES, a, "taps")
-            p = started(cs[a], AXES, a)[:, None] + (j * of(AXES, a, "dilation"))[None, :]
-            at = at + p * step(AXES, a, LANES, "size")
-            if of(AXES, a, "checked"):
-                inside = inside & within(p, cs[a][:, None], 0, 0, AXES, a)
-                there = there & within(p, cs[a][:, None], of(AXES, a, "before"), of(AXES, a, "after"), AXES, a)
-        if not counts_zeros(AXES, LAW):
-            there = inside
-        v = tl.load(x + at, mask=inside, other=0).to(ACC)
+    TAPS: tl.constexpr = volume(AXES, "taps")
+    cs, lane, lead = cells_at(i, AXES, LANES, (1,) * len(AXES), "outputs")
+    if FLAT:
+        first = tl.program_id(0)
+        if WIDE:
+            first = first.to(tl.int64)
+        v = unravelled(x, first * BLOCK, total, TAPS, SIDE, BLOCK).to(ACC)
         if FLIP:
             v = -v
-        moved = v
+        t_v = v
         if PUSH:
-            moved = tl.load(dx + at, mask=inside, other=0).to(ACC)
-        acc = merge(acc, lift(v, moved, no_tap + tap[None, :], there, LAW, PUSH), LAW)
-    state = together(acc, LAW)
-    n = tl.full((BLOCK,), 1, ACC)
-    if EMPTY or DIVISOR == 0:
-        n = count_all(cs, AXES).to(ACC)
-    if MODE == "push":
-        value = share(state[2], state[1], LAW)
-    elif MODE == "turn":
-        value = state[0]
-        tl.store(b + i, share(tl.load(dx + i, mask=ok, other=0).to(ACC), state[1], LAW), mask=ok)
-    elif DIVISOR == 0:
-        value = finish(state, tl.maximum(n, 1), LAW)
+            t_v = unravelled(dx, first * BLOCK, total, TAPS, SIDE, BLOCK).to(ACC)
+        tap = tl.arange(0, SIDE)[:, None] + tl.full((SIDE, BLOCK), 0, tl.int32)
+        there = tap < TAPS
+        if is_linear(LAW):
+            v = tl.where(there, v, 0).to(ACC)
+        state = together(lift(v, t_v, tap, there, LAW, PUSH), 0, LAW)
     else:
-        value = finish(state, DIVISOR, LAW)
-    if FLIP and MODE == "forward":
-        value = -value
-    if EMPTY:
-        value = tl.where(n > 0, value, 0).to(ACC)
+        base = lane + lead * (volume(AXES, "size") * LANES)
+        acc = beside(x, dx, base, cs, ok, 0, LAW, PUSH, FLIP, ACC, AXES, LANES, SIDE)
+        if TAPS <= 8 * SIDE:
+            for t in tl.static_range(SIDE, TAPS, SIDE):
+                acc = merge(acc, beside(x, dx, base, cs, ok, t, LAW, PUSH, FLIP, ACC, AXES, LANES, SIDE), LAW)
+        else:
+            for t in range(SIDE, TAPS, SIDE):
+                acc = merge(acc, beside(x, dx, base, cs, ok, t, LAW, PUSH, FLIP, ACC, AXES, LANES, SIDE), LAW)
+        state = together(acc, 1, LAW)
+    g = state[0]
+    if MODE == "turn":
+        g = tl.load(dx + i, mask=ok, other=0).to(ACC)
+    value, kept = finished(state, g, cs, LAW, MODE, AXES, FLIP, DIVISOR, EMPTY)
     tl.store(y + i, value.to(y.dtype.element_ty), mask=ok)
-    if MODE == "winners":
-        tap = state[1]
-        if EMPTY:
-            tap = tl.where(n > 0, tap, 0)
-        tl.store(b + i, tap.to(b.dtype.element_ty), mask=ok)
+    if MODE == "winners" or MODE == "turn":
+        tl.store(b + i, kept.to(b.dtype.element_ty), mask=ok)
 
 
 # -- an input's readers ------------------------------------------------------------------------------------------------
@@ -737,128 +933,135 @@ def unsigned(tap, residual):
 def scatter(
     x, dy, m, residual, dx, total,
     LAW: tl.constexpr, MODE: tl.constexpr, AXES: tl.constexpr, LANES: tl.constexpr, FLIP: tl.constexpr,
-    DIVISOR: tl.constexpr, INNER: tl.constexpr, ACC: tl.constexpr, MARCH: tl.constexpr, CELL: tl.constexpr,
-    VECTOR: tl.constexpr, UNROLL: tl.constexpr, BLOCK: tl.constexpr, WIDE: tl.constexpr,
+    DIVISOR: tl.constexpr, INNER: tl.constexpr, ACC: tl.constexpr, CELLS: tl.constexpr, VECTOR: tl.constexpr,
+    MARCH: tl.constexpr, UNROLL: tl.constexpr, BLOCK: tl.constexpr, WIDE: tl.constexpr,
 ):  # fmt: skip
     """The cotangent of a block of cells: the sum of what their readers hand them, in the order of the readers.
 
-    A cell is MARCH inputs along the rows by CELL along the last axis, whole strides, so that which tap of which output
-    an input is, is known while compiling; VECTOR outputs are read at once. MARCH or CELL 0: that axis is asked, input
-    by input. MODE: "spread" by the residual; "linear" over the count; "turned" by what `gather` stored in its "turn".
-    With INNER, the residual is of this axis and of later passes' INNER taps, and m is where theirs goes.
+    A cell is CELLS inputs along each axis. Whole strides: which tap of which output an input is, is known while
+    compiling, and VECTOR outputs of the last axis are read at once. A part of a stride: the cell has one reader, which
+    is asked for; 0: so has each input. MODE: "spread" by the residual; "linear" over the count; "turned" by what
+    `gather` stored in its "turn". With INNER, the residual is of this axis and of later passes' INNER taps, and m is
+    where theirs goes. With MARCH the cells go along the first axis step by step, and every output is read once.
     """
     i, ok = block(total, BLOCK, WIDE)
-    L: tl.constexpr = len(AXES) - 1 if CELL > 0 else -1
-    A: tl.constexpr = row_axis(AXES) if MARCH > 0 else -1
-    HIGH: tl.constexpr = MARCH if A >= 0 else 1
-    ACROSS: tl.constexpr = CELL if L >= 0 else 1
-    rest = i // LANES
-    lane = i % LANES
-    at_x = lane
-    ps = ()
-    for a in tl.static_range(len(AXES) - 1, -1, -1):
-        if a == L:
-            p = rest % ((of(AXES, a, "size") + ACROSS - 1) // ACROSS) * ACROSS
-            rest = rest // ((of(AXES, a, "size") + ACROSS - 1) // ACROSS)
-        elif a == A:
-            p = rest % ((of(AXES, a, "size") + HIGH - 1) // HIGH) * HIGH
-            rest = rest // ((of(AXES, a, "size") + HIGH - 1) // HIGH)
-        else:
-            p = rest % of(AXES, a, "size")
-            rest = rest // of(AXES, a, "size")
-        ps = (p,) + ps
-        at_x = at_x + p * step(AXES, a, LANES, "size")
-    base = lane + rest * (volume(AXES, "outputs") * LANES)
-    at_x = at_x + rest * (volume(AXES, "size") * LANES)
-    EVEN: tl.constexpr = L < 0 or of(AXES, len(AXES) - 1, "size") % ACROSS == 0
-    left = of(AXES, len(AXES) - 1, "size") - ps[len(AXES) - 1]
-
-    zero = tl.full((BLOCK,), 0, ACC)
-    accs = ()
-    xs = ()
-    for ea in tl.static_range(HIGH):
-        for e in tl.static_range(ACROSS):
-            accs = accs + (zero,)
-            if MODE == "turned":
-                there = ok
-                if not EVEN:
-                    there = there & (left > e)
-                at = at_x + e * LANES
-                if A >= 0:
-                    at = at + ea * step(AXES, A, LANES, "size")
-                    there = there & (ps[A] + ea < of(AXES, A, "size"))
-                v = tl.load(x + at, mask=there, other=0).to(ACC)
-                if FLIP:
-                    v = -v
-                xs = xs + (v,)
-    if INNER > 0:
-        for e in tl.static_range(HIGH * ACROSS):
-            accs = accs + (tl.full((BLOCK,), 0, tl.int32),)
-    if UNROLL:
-        for ma in tl.static_range(readers_of(AXES, A, HIGH, 1)):
-            if A < 0 or reads_cell(AXES, A, first_reader(AXES, A, 1) + ma, HIGH, 1):
-                for t in tl.static_range(volume(AXES, "readers", A, L)):
-                    for ml in tl.static_range(0, readers_of(AXES, L, ACROSS, VECTOR), VECTOR):
-                        if L < 0 or reads_cell(AXES, L, first_reader(AXES, L, VECTOR) + ml, ACROSS, VECTOR):
-                            accs = taken(
-                                accs, xs, dy, m, residual, base, ok, ps, t, first_reader(AXES, A, 1) + ma,
-                                first_reader(AXES, L, VECTOR) + ml, LAW, MODE, AXES, LANES, DIVISOR, INNER, ACC, A, L,
-                                HIGH, ACROSS, VECTOR,
-                            )  # fmt: skip
+    L: tl.constexpr = len(AXES) - 1
+    ACROSS: tl.constexpr = cell_of(CELLS, L)
+    N: tl.constexpr = cell_size(CELLS)
+    EVEN: tl.constexpr = of(AXES, L, "size") % ACROSS == 0
+    ps, lane, lead = cells_at(i, AXES, LANES, CELLS, "size")
+    base = lane + lead * (volume(AXES, "outputs") * LANES)
+    left = of(AXES, L, "size") - ps[L]
+    if MARCH:
+        K: tl.constexpr = of(AXES, 0, "taps")
+        HELD: tl.constexpr = held_of(CELLS, K)
+        ROW: tl.constexpr = cell_size(CELLS, 0)
+        ROOM: tl.constexpr = from_first(AXES)
+        LOOKS: tl.constexpr = all_readings(ROOM, HELD, VECTOR) // (2 * K - 1)
+        accs = ()
+        for e in tl.static_range(K * ROW):
+            accs = accs + (tl.full((BLOCK,), 0, ACC),)
+        for u in range(cell_of(CELLS, 0) + K - 1):
+            c = ps[0] + (of(AXES, 0, "lo") - (K - 1)) + u
+            for t in tl.static_range((K - 1) * LOOKS, K * LOOKS):  # the looks that find output c
+                if finds_any(ROOM, HELD, t, VECTOR):
+                    accs = given(
+                        accs, (), dy, m, residual, base, ok, replaced(ps, 0, c), t, t, LAW, MODE, ROOM, LANES, DIVISOR,
+                        0, ACC, HELD, VECTOR,
+                    )  # fmt: skip
+            p = ps[0] + (u - (K - 1))
+            done = ok & (u >= K - 1) & (p < of(AXES, 0, "size"))
+            for r in tl.static_range(ROW // ACROSS):
+                ps_r = (p,)
+                there = done
+                for a in tl.static_range(1, len(AXES)):
+                    ps_r = ps_r + (ps[a] + within_cell(CELLS, r * ACROSS, a),)
+                    if within_cell(CELLS, r * ACROSS, a) > 0 and of(AXES, a, "size") % cell_of(CELLS, a) != 0:
+                        there = there & (ps_r[a] < of(AXES, a, "size"))
+                at = address(ps_r, lane, lead, AXES, LANES, "size")
+                store(dx, at, accs[r * ACROSS : (r + 1) * ACROSS], there, left, LANES, ACROSS, EVEN)
+            accs = accs[ROW:]
+            for e in tl.static_range(ROW):
+                accs = accs + (tl.full((BLOCK,), 0, ACC),)
     else:
-        for t in range(volume(AXES, "readers")):
-            accs = taken(
-                accs, xs, dy, m, residual, base, ok, ps, t, 0, 0, LAW, MODE, AXES, LANES, DIVISOR, INNER, ACC, A, L,
-                HIGH, ACROSS, VECTOR,
-            )  # fmt: skip
-    for ea in tl.static_range(HIGH):
-        at = at_x
-        stored = ok
-        if A >= 0:
-            at = at_x + ea * step(AXES, A, LANES, "size")
-            if of(AXES, A, "size") % HIGH != 0:
-                stored = ok & (ps[A] + ea < of(AXES, A, "size"))
-        store(dx, at, accs[ea * ACROSS : (ea + 1) * ACROSS], stored, left, LANES, ACROSS, EVEN)
+        ats = ()  # where the rows of the cell lie, and whether they are there
+        theres = ()
+        for r in tl.static_range(N // ACROSS):
+            there = ok
+            ps_r = ()
+            for a in tl.static_range(len(AXES)):
+                ps_r = ps_r + (ps[a] + within_cell(CELLS, r * ACROSS, a),)
+                if within_cell(CELLS, r * ACROSS, a) > 0 and of(AXES, a, "size") % cell_of(CELLS, a) != 0:
+                    there = there & (ps_r[a] < of(AXES, a, "size"))
+            ats = ats + (i if N == 1 else address(ps_r, lane, lead, AXES, LANES, "size"),)
+            theres = theres + (there,)
+        accs = ()
+        xs = ()
+        for r in tl.static_range(N // ACROSS):
+            row = ()
+            if MODE == "turned":
+                row = taken(x, ats[r], theres[r], left, LANES, ACROSS, EVEN)
+            for e in tl.static_range(ACROSS):
+                accs = accs + (tl.full((BLOCK,), 0, ACC),)
+                if MODE == "turned":
+                    v = row[e].to(ACC)
+                    if FLIP:
+                        v = -v
+                    xs = xs + (v,)
         if INNER > 0:
-            inner = accs[(HIGH + ea) * ACROSS : (HIGH + ea + 1) * ACROSS]
-            store(m, at, inner, stored, left, LANES, ACROSS, EVEN)
+            for e in tl.static_range(N):
+                accs = accs + (tl.full((BLOCK,), 0, tl.int32),)
+        if UNROLL:
+            for t in tl.static_range(all_readings(AXES, CELLS, VECTOR)):
+                if finds_any(AXES, CELLS, t, VECTOR):
+                    accs = given(
+                        accs, xs, dy, m, residual, base, ok, ps, t, t, LAW, MODE, AXES, LANES, DIVISOR, INNER, ACC, CELLS,
+                        VECTOR,
+                    )  # fmt: skip
+        else:
+            for t in range(volume(AXES, "readers")):
+                accs = given(
+                    accs, xs, dy, m, residual, base, ok, ps, t, 0, LAW, MODE, AXES, LANES, DIVISOR, INNER, ACC, CELLS,
+                    VECTOR,
+                )  # fmt: skip
+        for r in tl.static_range(N // ACROSS):
+            store(dx, ats[r], accs[r * ACROSS : (r + 1) * ACROSS], theres[r], left, LANES, ACROSS, EVEN)
+            if INNER > 0:
+                store(m, ats[r], accs[N + r * ACROSS : N + (r + 1) * ACROSS], theres[r], left, LANES, ACROSS, EVEN)
 
 
 @triton.jit
-def taken(
-    accs, xs, dy, m, residual, base, ok, ps, t, ma: tl.constexpr, ml: tl.constexpr,
+def given(
+    accs, xs, dy, m, residual, base, ok, ps, t, T: tl.constexpr,
     LAW: tl.constexpr, MODE: tl.constexpr, AXES: tl.constexpr, LANES: tl.constexpr, DIVISOR: tl.constexpr,
-    INNER: tl.constexpr, ACC: tl.constexpr, A: tl.constexpr, L: tl.constexpr, HIGH: tl.constexpr,
-    ACROSS: tl.constexpr, VECTOR: tl.constexpr,
+    INNER: tl.constexpr, ACC: tl.constexpr, CELLS: tl.constexpr, VECTOR: tl.constexpr,
 ):  # fmt: skip
-    """What the inputs of a cell have when VECTOR outputs, the ma-th and ml-th from their own on, have given theirs."""
+    """What the inputs of a cell have when the VECTOR outputs that the t-th look finds have given theirs; T is t where
+    it is known while compiling."""
+    N: tl.constexpr = cell_size(CELLS)
     at = base
     reads = ok
     tap = tl.full(base.shape, 0, tl.int32)
     cs = ()
-    rest_t = t
+    rest = t
     for a in tl.static_range(len(AXES) - 1, -1, -1):
-        if a == A:
-            c = ps[a] // of(AXES, a, "stride") + ma
-            reads = reads & (c >= 0) & (c < of(AXES, a, "outputs"))
-        elif a == L:
-            c = ps[a] // of(AXES, a, "stride") + ml
+        if is_known(AXES, CELLS, a):
+            c = ps[a] // of(AXES, a, "stride") + reading(AXES, CELLS, T, a, VECTOR)
             reads = reads & (c >= 0) & (c < of(AXES, a, "outputs"))
         else:
-            nth = rest_t % of(AXES, a, "readers")
-            rest_t = rest_t // of(AXES, a, "readers")
-            c, j, there = reader(ps[a], of(AXES, a, "readers") - 1 - nth, AXES, a)
+            c, j, there = reader(ps[a], of(AXES, a, "readers") - 1 - rest % of(AXES, a, "readers"), AXES, a)
             reads = reads & there
-            tap = tap + (j * step(AXES, a, 1, "taps")).to(tl.int32)
+            tap = tap + (j * volume(AXES, "taps", a)).to(tl.int32)
+        rest = rest // readings(AXES, CELLS, a, VECTOR)
         at = at + c * step(AXES, a, LANES, "outputs")
         cs = (c,) + cs
-    gs = loaded(dy, at, reads, 0, VECTOR)
+    gs = loaded(dy + at, reads, 0, VECTOR)
     wons = gs
     tops = gs
     if MODE == "spread":
-        wons = loaded(residual, at, reads, 0, VECTOR)
+        wons = loaded(residual + at, reads, 0, VECTOR)
     if MODE == "turned":
-        tops = loaded(m, at, reads, 0, VECTOR)
+        tops = loaded(m + at, reads, 0, VECTOR)
     for v in tl.static_range(VECTOR):
         g = gs[v].to(ACC)
         if MODE == "linear":
@@ -875,23 +1078,21 @@ def taken(
                 inner = won % INNER
                 won = won // INNER
             won = won - tap
-        for ea in tl.static_range(HIGH):
-            for e in tl.static_range(ACROSS):
-                if known_tap(AXES, A, L, ea, e, ma, ml + v) >= 0:
-                    one = g
-                    if MODE == "spread":
-                        mine = (won == known_tap(AXES, A, L, ea, e, ma, ml + v)) & reads
-                        one = tl.where(mine, g, 0.0).to(ACC)
-                        if INNER > 0:
-                            # All who won here by this input won there by the same tap; but an output that nobody won
-                            # by, which has nothing to hand on, names any.
-                            at_e = accs[(HIGH + ea) * ACROSS + e]
-                            told = tl.where(mine & (g != 0), inner, at_e)
-                            accs = replaced(accs, (HIGH + ea) * ACROSS + e, told)
-                    elif MODE == "turned":
-                        one = weigh(g, xs[ea * ACROSS + e], tops[v].to(ACC), LAW)
-                        one = tl.where(reads, one, 0.0).to(ACC)
-                    accs = replaced(accs, ea * ACROSS + e, accs[ea * ACROSS + e] + one)
+        for e in tl.static_range(N):
+            if known_tap(AXES, CELLS, e, T, v, VECTOR) >= 0:
+                if MODE == "spread":
+                    mine = won == known_tap(AXES, CELLS, e, T, v, VECTOR)
+                    # an addition that takes place or not; who does not read has 0 to give
+                    accs = replaced(accs, e, tl.where(mine, accs[e] + g, accs[e]))
+                    if INNER > 0:
+                        # All who won here by this input won there by the same tap; but an output that nobody won
+                        # by, which has nothing to hand on, names any.
+                        accs = replaced(accs, N + e, tl.where(mine & (g != 0), inner, accs[N + e]))
+                elif MODE == "turned":
+                    one = weigh(g, xs[e], tops[v].to(ACC), LAW)
+                    accs = replaced(accs, e, accs[e] + tl.where(reads, one, 0.0).to(ACC))
+                else:
+                    accs = replaced(accs, e, accs[e] + g)
     return accs
 
 
@@ -900,39 +1101,28 @@ def taken(
 
 @triton.jit
 def pick(
-    residual,
-    dx,
-    y,
-    total,
-    STEPS: tl.constexpr,
-    AXES: tl.constexpr,
-    LANES: tl.constexpr,
-    EMPTY: tl.constexpr,
-    BLOCK: tl.constexpr,
+    residual, dx, y, total,
+    STEPS: tl.constexpr, AXES: tl.constexpr, LANES: tl.constexpr, EMPTY: tl.constexpr, BLOCK: tl.constexpr,
     WIDE: tl.constexpr,
-):
+):  # fmt: skip
     """The tangent of what won, for a block of outputs; with STEPS its position instead, by the step of each axis, and
     -1 where nothing is read."""
     i, ok = block(total, BLOCK, WIDE)
     tap = unsigned(tl.load(residual + i, mask=ok, other=0), residual)
-    rest = i // LANES
-    at = i % LANES
+    cs, lane, lead = cells_at(i, AXES, LANES, (1,) * len(AXES), "outputs")
     place = tl.full((BLOCK,), 0, tl.int64)
-    cs = ()
+    ps = ()
     for a in tl.static_range(len(AXES) - 1, -1, -1):
-        c = rest % of(AXES, a, "outputs")
-        rest = rest // of(AXES, a, "outputs")
-        p = started(c, AXES, a) + tap % of(AXES, a, "taps") * of(AXES, a, "dilation")
+        p = started(cs[a], AXES, a) + tap % of(AXES, a, "taps") * of(AXES, a, "dilation")
         tap = tap // of(AXES, a, "taps")
-        at = at + p * step(AXES, a, LANES, "size")
+        ps = (p,) + ps
         if STEPS is not None:
             place = place + p.to(tl.int64) * STEPS[a]
-        cs = (c,) + cs
-    at = at + rest * (volume(AXES, "size") * LANES)
     there = ok
     if EMPTY:
         there = ok & (count_all(cs, AXES) > 0)
     if STEPS is None:
+        at = address(ps, lane, lead, AXES, LANES, "size")
         tl.store(y + i, tl.load(dx + at, mask=there, other=0), mask=ok)
     else:
         tl.store(y + i, tl.where(there, place, -1), mask=ok)
