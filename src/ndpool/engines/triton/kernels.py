@@ -139,6 +139,15 @@ def read_by_any(axes, a, u, march):
 
 
 @triton.constexpr_function
+def power_of_two(n):
+    """The least that is not below n."""
+    p = 1
+    while p < n:
+        p = p * 2
+    return p
+
+
+@triton.constexpr_function
 def slack(axes, vector):
     """How far before the first tap of the last axis a vector starts that lies on a multiple of its length."""
     return -of(axes, len(axes) - 1, "lo") % vector
@@ -966,8 +975,8 @@ def scatter(
             for t in tl.static_range((K - 1) * LOOKS, K * LOOKS):  # the looks that find output c
                 if finds_any(ROOM, HELD, t, VECTOR):
                     accs = given(
-                        accs, (), dy, m, residual, base, ok, replaced(ps, 0, c), t, t, LAW, MODE, ROOM, LANES, DIVISOR,
-                        0, ACC, HELD, VECTOR,
+                        accs, (), dy, m, residual, base, ok, replaced(ps, 0, c), t, t, LAW, MODE, ROOM, AXES, LANES,
+                        DIVISOR, 0, ACC, HELD, VECTOR,
                     )  # fmt: skip
             p = ps[0] + (u - (K - 1))
             done = ok & (u >= K - 1) & (p < of(AXES, 0, "size"))
@@ -1015,14 +1024,14 @@ def scatter(
             for t in tl.static_range(all_readings(AXES, CELLS, VECTOR)):
                 if finds_any(AXES, CELLS, t, VECTOR):
                     accs = given(
-                        accs, xs, dy, m, residual, base, ok, ps, t, t, LAW, MODE, AXES, LANES, DIVISOR, INNER, ACC, CELLS,
-                        VECTOR,
+                        accs, xs, dy, m, residual, base, ok, ps, t, t, LAW, MODE, AXES, AXES, LANES, DIVISOR, INNER,
+                        ACC, CELLS, VECTOR,
                     )  # fmt: skip
         else:
             for t in range(volume(AXES, "readers")):
                 accs = given(
-                    accs, xs, dy, m, residual, base, ok, ps, t, 0, LAW, MODE, AXES, LANES, DIVISOR, INNER, ACC, CELLS,
-                    VECTOR,
+                    accs, xs, dy, m, residual, base, ok, ps, t, 0, LAW, MODE, AXES, AXES, LANES, DIVISOR, INNER, ACC,
+                    CELLS, VECTOR,
                 )  # fmt: skip
         for r in tl.static_range(N // ACROSS):
             store(dx, ats[r], accs[r * ACROSS : (r + 1) * ACROSS], theres[r], left, LANES, ACROSS, EVEN)
@@ -1033,11 +1042,11 @@ def scatter(
 @triton.jit
 def given(
     accs, xs, dy, m, residual, base, ok, ps, t, T: tl.constexpr,
-    LAW: tl.constexpr, MODE: tl.constexpr, AXES: tl.constexpr, LANES: tl.constexpr, DIVISOR: tl.constexpr,
-    INNER: tl.constexpr, ACC: tl.constexpr, CELLS: tl.constexpr, VECTOR: tl.constexpr,
+    LAW: tl.constexpr, MODE: tl.constexpr, AXES: tl.constexpr, COUNTED: tl.constexpr, LANES: tl.constexpr,
+    DIVISOR: tl.constexpr, INNER: tl.constexpr, ACC: tl.constexpr, CELLS: tl.constexpr, VECTOR: tl.constexpr,
 ):  # fmt: skip
     """What the inputs of a cell have when the VECTOR outputs that the t-th look finds have given theirs; T is t where
-    it is known while compiling."""
+    it is known while compiling. COUNTED are the axes that say how many positions an output counts."""
     N: tl.constexpr = cell_size(CELLS)
     at = base
     reads = ok
@@ -1066,7 +1075,7 @@ def given(
         g = gs[v].to(ACC)
         if MODE == "linear":
             if DIVISOR == 0:
-                n = count_all(replaced(cs, len(AXES) - 1, cs[len(AXES) - 1] + v), AXES)
+                n = count_all(replaced(cs, len(AXES) - 1, cs[len(AXES) - 1] + v), COUNTED)
                 g = g / tl.maximum(n, 1).to(ACC)
             elif DIVISOR != 1:
                 g = g / DIVISOR
@@ -1094,6 +1103,67 @@ def given(
                 else:
                     accs = replaced(accs, e, accs[e] + g)
     return accs
+
+
+# -- runs: a long window along one axis --------------------------------------------------------------------------------
+#
+# As a window slides its winner never goes back, so the outputs that an input won lie side by side: a run. Its sum is a
+# scan, whatever the window's length.
+
+
+@triton.jit
+def joined(k, s, l, t):
+    """Two pieces of a line: the position that won last, -1 for none, and what its run has in all."""
+    return tl.maximum(k, l), tl.where((k == l) | (l < 0), s + t, t)
+
+
+@triton.jit
+def named(dy, residual, at, c, ok, AXES: tl.constexpr, INNER: tl.constexpr, ACC: tl.constexpr, KEY: tl.constexpr):
+    """What outputs hand on, and the position that they hand it to (with INNER, and which of its taps won there); -1 for
+    those that hand on nothing, which may name any."""
+    g = tl.load(dy + at, mask=ok, other=0).to(ACC)
+    tap = unsigned(tl.load(residual + at, mask=ok, other=0), residual)
+    key = (started(c, AXES, 0) * INNER).to(KEY) + tap
+    return g, tl.where(g != 0, key, -1)
+
+
+@triton.jit
+def runs(
+    dy, residual, m, dx, lines,
+    AXES: tl.constexpr, LANES: tl.constexpr, INNER: tl.constexpr, ACC: tl.constexpr, KEY: tl.constexpr,
+    STRETCH: tl.constexpr, LONG: tl.constexpr, BLOCK: tl.constexpr, WIDE: tl.constexpr,
+):  # fmt: skip
+    """The cotangent of STRETCH inputs of a block of lines, by the residual; LONG outputs may read them. The rest is as
+    in `scatter`: INNER is 1 where there is no earlier pass."""
+    pid = tl.program_id(0)
+    if WIDE:
+        pid = pid.to(tl.int64)
+    STRETCHES: tl.constexpr = (of(AXES, 0, "size") + STRETCH - 1) // STRETCH
+    along: tl.constexpr = 1 if LANES == 1 else 0  # neighbours in memory are neighbours in the block
+    n = pid // STRETCHES * BLOCK + tl.arange(0, BLOCK)
+    there = tl.expand_dims(n < lines, along)
+    first = pid % STRETCHES * STRETCH
+    stop = tl.minimum(first + STRETCH, of(AXES, 0, "size"))
+    base = tl.expand_dims(n // LANES * (of(AXES, 0, "size") * LANES) + n % LANES, along)
+    p = tl.expand_dims(first + tl.arange(0, power_of_two(STRETCH)), 1 - along)
+    tl.store(dx + (base + p * LANES), tl.zeros((1, 1), dx.dtype.element_ty), mask=there & (p < stop))
+
+    lo: tl.constexpr = of(AXES, 0, "lo")
+    stride: tl.constexpr = of(AXES, 0, "stride")
+    reader = tl.maximum(first + (lo + stride - of(AXES, 0, "extent")), 0) // stride
+    end = tl.minimum((stop - 1 + lo) // stride + 1, of(AXES, 0, "outputs"))
+    c = tl.expand_dims(reader + tl.arange(0, LONG), 1 - along)
+    at = tl.expand_dims(n // LANES * (of(AXES, 0, "outputs") * LANES) + n % LANES, along) + c * LANES
+    g, key = named(dy, residual, at, c, there & (c < end), AXES, INNER, ACC, KEY)
+    _, after = named(dy, residual, at + LANES, c + 1, there & (c + 1 < end), AXES, INNER, ACC, KEY)
+    won, total = tl.associative_scan((key, g), along, joined)
+    last = (c + 1 == end) | ((after >= 0) & (after != won))
+    p = (won // INNER).to(base.dtype)
+    kept = there & (c < end) & last & (won >= 0) & (p >= first) & (p < stop)
+    tl.debug_barrier()  # the zeros are stored over
+    tl.store(dx + (base + p * LANES), total.to(dx.dtype.element_ty), mask=kept)
+    if INNER > 1:
+        tl.store(m + (base + p * LANES), (won % INNER).to(m.dtype.element_ty), mask=kept)
 
 
 # -- which tap won -----------------------------------------------------------------------------------------------------

@@ -272,7 +272,7 @@ def earlier_number(a, i, b, j):
 def opposite(v):
     """The other way around: the least becomes the largest."""
     if v.dtype.is_floating():
-        return -v
+        return v * -1.0  # -v is 0 - v, which has but one zero
     else:
         return (-1 if v.dtype.is_int_signed() else lowest(("min",), v.dtype)) - v
 

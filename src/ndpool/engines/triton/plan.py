@@ -82,7 +82,9 @@ class Plan:
         self.collects = self.readers <= 4 and (longest(self.axes[-1]) >= 16 or self.taps > UNROLLED)
         # step by step along the first axis, where windows of rank 3 and up slide along it
         first = self.axes[0]
-        self.marches = len(self.axes) > 2 and _overlaps(first) and first.stride == first.dilation == 1
+        self.marches = len(self.axes) > 2 and _slides(first) and first.stride == 1
+        # long windows along one axis: what an input won lies side by side
+        self.runs = len(self.axes) == 1 and _slides(first) and _readers(first) > 8 and 4 * first.extent <= 2048
         # windows that lie one after another, but not on multiples of a vector: loaded at once
         self.flat = self.collects and self.lanes == 1 and self.axes == [_whole(self.taps)] and self.taps <= 128
         self.flat = self.flat and self.taps % 4 != 0
@@ -116,6 +118,9 @@ class Plan:
 
     def spread(self, residual: Tensor, dy: Tensor, dx: Tensor, earlier: Tensor | None = None, inner: int = 0) -> None:
         """The cotangent; in a later pass, `earlier` gets which of `inner` taps won before."""
+        if self.runs:
+            self._runs(residual, dy, dx, dy if earlier is None else earlier, inner or 1)
+            return
         self._scatter("spread", dy, dy, dy if earlier is None else earlier, residual, dx, inner)
 
     def positions(self, residual: Tensor, places: Tensor) -> None:
@@ -151,6 +156,20 @@ class Plan:
             kernels.scatter, total, t.block, t.warps, x, dy, m, residual, dx, total, LAW=self.key, MODE=mode,
             AXES=self.fields, LANES=self.lanes, FLIP=self.flip, DIVISOR=self.divisor, INNER=inner, ACC=self.acc,
             CELLS=t.cells, VECTOR=t.vector, MARCH=t.march, UNROLL=self.readers <= UNROLLED, BLOCK=t.block,
+            WIDE=self.wide,
+        )  # fmt: skip
+
+    def _runs(self, residual: Tensor, dy: Tensor, dx: Tensor, earlier: Tensor, inner: int) -> None:
+        axis = self.axes[0]
+        t = tiles(self, "runs")
+        stretch = axis.size if axis.outputs <= t.side else (t.side - 2) * axis.stride - axis.extent + 2
+        stretches = -(-axis.size // stretch)
+        stretch = -(-axis.size // stretches)
+        lines = self.lead * self.lanes
+        _launch(
+            kernels.runs, -(-lines // t.block) * stretches, 1, t.warps, dy, residual, earlier, dx, lines,
+            AXES=self.fields, LANES=self.lanes, INNER=inner, ACC=self.acc,
+            KEY=tl.int64 if axis.size * inner >= 2**31 else tl.int32, STRETCH=stretch, LONG=t.side, BLOCK=t.block,
             WIDE=self.wide,
         )  # fmt: skip
 
@@ -289,6 +308,9 @@ def usual_tiles(plan: Plan, mode: str) -> Tile:
     joined = [a for a, axis in enumerate(plan.axes[:-1]) if _overlaps(axis)]
     if mode == "pick":
         return Tile()
+    if mode == "runs":
+        long = min(1 << (last.outputs - 1).bit_length(), max(512, 1 << (4 * last.extent - 1).bit_length()))
+        return Tile(side=long, block=max(1 if plan.lanes == 1 else 8, 2048 // long), warps=4)
     if mode in ("forward", "winners", "push", "turn"):
         if plan.collects:
             side = 1 << (plan.taps - 1).bit_length()
@@ -305,7 +327,7 @@ def usual_tiles(plan: Plan, mode: str) -> Tile:
         cells = [*one[:-1], across]
         whole = width if width // math.gcd(width, last.stride) <= across else 1
         if plan.marches:
-            cells[0], cells[1] = 16, 2 if 1 in joined else 1
+            cells[0], cells[1] = min(16, plan.axes[0].outputs), 2 if 1 in joined else 1
         elif joined == [0] and len(plan.axes) == 2:
             cells[0] = 2 if plan.lanes > 1 else 4
         return Tile(tuple(cells), whole, plan.marches, block=128 * lanes)
@@ -320,17 +342,19 @@ def usual_tiles(plan: Plan, mode: str) -> Tile:
             lanes = lanes if mode == "linear" or not long else 1
     elif _shares(last, width):
         cells[-1] = width
+    march = plan.marches and mode != "turned"
     rows = 4 if plan.lanes == 1 and len(plan.axes) == 2 else 2
     for a, axis in enumerate(plan.axes[:-1]):
         if axis.per == 1 and axis.stride <= 4:
-            cells[a] = rows if a in joined and axis.stride == 1 else axis.stride
+            if a not in joined[1:] or march:  # every reader that is known is code
+                cells[a] = rows if a in joined and axis.stride == 1 else axis.stride
         elif _shares(axis, 4):
             cells[a] = 4
-    march = plan.marches and mode != "turned"
     if march:
-        cells[0] = 16
-    vector = math.gcd(cells[-1] // last.stride, last.outputs) if plan.lanes == 1 and cells[-1] else 1
-    return Tile(tuple(cells), max(1, vector & -vector), march, block=128 * lanes if any(cells) else 512)
+        cells[0] = min(16, plan.axes[0].size)
+    strides = cells[-1] // last.stride if plan.lanes == 1 else 0  # in a cell
+    vector = math.gcd(strides, last.outputs) if strides else 1
+    return Tile(tuple(cells), vector & -vector, march, block=128 * lanes if any(cells) else 512)
 
 
 tiles = usual_tiles  # replaced by a benchmark's sweep
@@ -344,6 +368,11 @@ def _shares(axis: Axis, cell: int) -> bool:
     """Whether so many neighbouring positions have one reader, all of them or none."""
     apart = axis.per == axis.dilation == 1 and axis.stride >= axis.extent and cell > 1
     return apart and not any(n % cell for n in (axis.size, axis.stride, axis.extent, axis.lo))
+
+
+def _slides(axis: Axis) -> bool:
+    """Whether neighbouring outputs read neighbouring positions, many of them together."""
+    return _overlaps(axis) and axis.dilation == 1
 
 
 def _power(n: int) -> int:
