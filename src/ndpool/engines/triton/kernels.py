@@ -261,6 +261,41 @@ def known_tap(axes, cells, e, t, v, vector):
 
 
 @triton.constexpr_function
+def earliest(axes, a):
+    """The first output, from that of a cell's first input on, that reads an input of the cell."""
+    return -((of(axes, a, "extent") - 1 - of(axes, a, "lo")) // of(axes, a, "stride"))
+
+
+@triton.constexpr_function
+def readers_of(axes, cells):
+    """How many outputs of each axis read a cell of whole strides."""
+    n = ()
+    for a in range(len(axes)):
+        n = n + ((cells[a] - 1 + of(axes, a, "lo")) // of(axes, a, "stride") - earliest(axes, a) + 1,)
+    return n
+
+
+@triton.constexpr_function
+def is_tap(axes, cells, readers, e, n):
+    """Whether the e-th input of a cell is a tap of the n-th of its readers."""
+    for a in range(len(axes)):
+        _, _, stride, _, taps, d, lo, *_ = axes[a]
+        j = within_cell(cells, e, a) + lo - (earliest(axes, a) + within_cell(readers, n, a)) * stride
+        if j < 0 or j % d or j // d >= taps:
+            return False
+    return True
+
+
+@triton.constexpr_function
+def checked(axes):
+    """The axes, every tap of which may lie beyond the input: there are outputs before the first and after the last."""
+    made = ()
+    for axis in axes:
+        made = made + (axis[:-1] + (1,),)
+    return made
+
+
+@triton.constexpr_function
 def from_first(axes):
     """The axes, positions on the first counted from the start of an output's window: none before output 0's."""
     first = ()
@@ -1103,6 +1138,60 @@ def given(
                 else:
                     accs = replaced(accs, e, accs[e] + g)
     return accs
+
+
+@triton.jit
+def pull(
+    x, dy, dx, total,
+    LAW: tl.constexpr, AXES: tl.constexpr, LANES: tl.constexpr, FLIP: tl.constexpr, ACC: tl.constexpr,
+    CELLS: tl.constexpr, BLOCK: tl.constexpr, WIDE: tl.constexpr,
+):  # fmt: skip
+    """The cotangent of a block of cells, whole strides, by a law that weighs its taps: the states of the few outputs
+    that read a cell are made anew, instead of stored by one kernel and read by another."""
+    i, ok = block(total, BLOCK, WIDE)
+    L: tl.constexpr = len(AXES) - 1
+    ACROSS: tl.constexpr = cell_of(CELLS, L)
+    EVEN: tl.constexpr = of(AXES, L, "size") % ACROSS == 0
+    READERS: tl.constexpr = readers_of(AXES, CELLS)
+    ps, lane, lead = cells_at(i, AXES, LANES, CELLS, "size")
+    left = of(AXES, L, "size") - ps[L]
+    cs = ()
+    for a in tl.static_range(len(AXES)):
+        cs = cs + (ps[a] // of(AXES, a, "stride") + earliest(AXES, a),)
+    at = lane + lead * (volume(AXES, "size") * LANES) + first_tap_at(cs, AXES, LANES, 1)
+    yes = tl.full((BLOCK,), 1, tl.int1)
+    states, _ = folded(x + at, x + at, ok, yes, cs, 0, LAW, False, FLIP, ACC, checked(AXES), LANES, READERS, 1)
+    ats = ()
+    theres = ()
+    xs = ()
+    accs = ()
+    for r in tl.static_range(cell_size(CELLS) // ACROSS):
+        there = ok
+        ps_r = ()
+        for a in tl.static_range(len(AXES)):
+            ps_r = ps_r + (ps[a] + within_cell(CELLS, r * ACROSS, a),)
+            if within_cell(CELLS, r * ACROSS, a) > 0 and of(AXES, a, "size") % cell_of(CELLS, a) != 0:
+                there = there & (ps_r[a] < of(AXES, a, "size"))
+        ats = ats + (address(ps_r, lane, lead, AXES, LANES, "size"),)
+        theres = theres + (there,)
+        row = taken(x, ats[r], there, left, LANES, ACROSS, EVEN)
+        for e in tl.static_range(ACROSS):
+            xs = xs + (-row[e].to(ACC) if FLIP else row[e].to(ACC),)
+            accs = accs + (tl.full((BLOCK,), 0, ACC),)
+    for n in tl.static_range(cell_size(READERS)):
+        reads = ok
+        cs_n = ()
+        for a in tl.static_range(len(AXES)):
+            cs_n = cs_n + (cs[a] + within_cell(READERS, n, a),)
+            reads = reads & (cs_n[a] >= 0) & (cs_n[a] < of(AXES, a, "outputs"))
+        g = tl.load(dy + address(cs_n, lane, lead, AXES, LANES, "outputs"), mask=reads, other=0).to(ACC)
+        g = share(g, states[n][1], LAW)
+        for e in tl.static_range(cell_size(CELLS)):
+            if is_tap(AXES, CELLS, READERS, e, n):
+                one = weigh(g, xs[e], states[n][0], LAW)
+                accs = replaced(accs, e, accs[e] + tl.where(reads, one, 0.0).to(ACC))
+    for r in tl.static_range(cell_size(CELLS) // ACROSS):
+        store(dx, ats[r], accs[r * ACROSS : (r + 1) * ACROSS], theres[r], left, LANES, ACROSS, EVEN)
 
 
 # -- runs: a long window along one axis --------------------------------------------------------------------------------

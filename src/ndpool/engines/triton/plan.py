@@ -83,6 +83,9 @@ class Plan:
         # step by step along the first axis, where windows of rank 3 and up slide along it
         first = self.axes[0]
         self.marches = len(self.axes) > 2 and _slides(first) and first.stride == 1
+        # few taps for each input: what a vjp needs of an output is made anew
+        strides = [axis.stride if axis.per == 1 else 5 for axis in self.axes]
+        self.remakes = max(strides) <= 4 and self.taps <= 27 and self.readers <= 4 and self.taps <= 3 * math.prod(strides)
         # long windows along one axis: what an input won lies side by side
         self.runs = len(self.axes) == 1 and _slides(first) and _readers(first) > 8 and 4 * first.extent <= 2048
         # windows that lie one after another, but not on multiples of a vector: loaded at once
@@ -107,6 +110,14 @@ class Plan:
     def pull(self, x: Tensor | None, dy: Tensor, dx: Tensor) -> None:
         if x is None or self.key[0] in ("sum", "mean"):
             self._scatter("linear", dy, dy, dy, dy, dx)
+            return
+        if self.remakes:
+            t = tiles(self, "pull")
+            total = self._cells("size", t.cells)
+            _launch(
+                kernels.pull, total, t.block, t.warps, x, dy, dx, total, LAW=self.key, AXES=self.fields,
+                LANES=self.lanes, FLIP=self.flip, ACC=self.acc, CELLS=t.cells, BLOCK=t.block, WIDE=self.wide,
+            )  # fmt: skip
             return
         wide = torch.float64 if self.acc is tl.float64 else torch.float32
         m, share = (torch.empty(dy.numel(), dtype=wide, device=dy.device) for _ in range(2))
@@ -308,6 +319,12 @@ def usual_tiles(plan: Plan, mode: str) -> Tile:
     joined = [a for a, axis in enumerate(plan.axes[:-1]) if _overlaps(axis)]
     if mode == "pick":
         return Tile()
+    if mode == "pull":
+        cells = [axis.stride for axis in plan.axes]
+        cells[-1] = math.lcm(width, last.stride)
+        if len(cells) == 2 and plan.lanes == 1:
+            cells[0] *= 2
+        return Tile(tuple(cells), block=128 * (lanes if plan.lanes > 1 else 1))
     if mode == "runs":
         long = min(1 << (last.outputs - 1).bit_length(), max(512, 1 << (4 * last.extent - 1).bit_length()))
         return Tile(side=long, block=max(1 if plan.lanes == 1 else 8, 2048 // long), warps=4)
