@@ -12,13 +12,27 @@ because Triton's // rounds towards 0.
 
 # Functions of constants are plain Python, but may call no function that Triton does not know.
 # An else after a return is needed: without it, the branch that is not taken is compiled, too.
-# ruff: noqa: B007, RET505, SIM110
+# ruff: noqa: B007, RET505, SIM102, SIM110
 import triton
 import triton.language as tl
 
 from .laws import (
-    among, bits, bits_of_minus_zero, finish, is_extreme, is_linear, is_plain, is_quick, lift, lowest, merge, moved,
-    quick, share, together, weigh,
+    among,
+    bits,
+    bits_of_minus_zero,
+    finish,
+    is_extreme,
+    is_linear,
+    is_plain,
+    is_quick,
+    lift,
+    lowest,
+    merge,
+    moved,
+    quick,
+    share,
+    together,
+    weigh,
 )  # fmt: skip
 
 # What an axis is, by position in its tuple: as `Axis` has it, with the taps before clipping, the margin on both sides,
@@ -510,8 +524,8 @@ def first_tap_at(cs, AXES: tl.constexpr, LANES: tl.constexpr, VECTOR: tl.constex
 def line(x, dx, inside, there, c, LAW: tl.constexpr, PUSH: tl.constexpr, FLIP: tl.constexpr, ACC: tl.constexpr,
          AXES: tl.constexpr, LANES: tl.constexpr, OUT: tl.constexpr, VECTOR: tl.constexpr,
 ):  # fmt: skip
-    """The states of OUT neighbouring outputs, from their taps on one line of the last axis, which x and dx point to; and
-    the least of the bits that were read, where the law is quick."""
+    """The states of OUT neighbouring outputs, from their taps on one line of the last axis, to which x and dx point;
+    and the least of the bits that were read, where the law is quick."""
     L: tl.constexpr = len(AXES) - 1
     K: tl.constexpr = of(AXES, L, "taps")
     F: tl.constexpr = slack(AXES, VECTOR)
@@ -804,25 +818,26 @@ def gather(
     DIVISOR: tl.constexpr, EMPTY: tl.constexpr, INNER: tl.constexpr, ACC: tl.constexpr, CELLS: tl.constexpr,
     VECTOR: tl.constexpr, MARCH: tl.constexpr, UNROLL: tl.constexpr, BLOCK: tl.constexpr, WIDE: tl.constexpr,
 ):  # fmt: skip
-    """A cell of outputs, CELLS along each axis, for a block of everything else; with MARCH, step by step along the first.
+    """A cell of outputs, CELLS along each axis, for a block of everything else; with MARCH, step by step along the
+    first.
 
     MODE says what is stored: "forward" the value in y; "winners" and the tap in b; "push" the tangent along dx;
     "turn" what the law's vjp needs of an output, its m in y and in b its share of dx, which is a cotangent there.
     With INNER, x is what an earlier pass made, and dx which of INNER taps won there: the tap in b is that of both.
 
-    A forward of a max needs no tap: it is the maximum that the device has. That takes +0 for above -0, so where a -0
-    was read all is made again.
+    A forward of a max of more than a few taps is the maximum that the device has. That takes +0 for above -0, so where
+    a -0 was read all is made again.
     """
     i, ok = block(total, BLOCK, WIDE)
     cs, lane, lead = cells_at(i, AXES, LANES, CELLS, "outputs")
-    HASTE: tl.constexpr = quick(LAW) if MODE == "forward" else LAW
+    HASTE: tl.constexpr = quick(LAW) if MODE == "forward" and volume(AXES, "taps") > 8 else LAW
     if UNROLL:
         if MARCH:
-            low = marched(x, dx, y, b, i, ok, cs, lane, lead, HASTE, MODE, AXES, LANES, FLIP, DIVISOR, EMPTY, INNER, ACC,
-                          CELLS, VECTOR)  # fmt: skip
+            low = marched(x, dx, y, b, i, ok, cs, lane, lead, HASTE, MODE, AXES, LANES, FLIP, DIVISOR, EMPTY, INNER,
+                          ACC, CELLS, VECTOR)  # fmt: skip
         else:
             low = cell_put(x, dx, y, b, i, ok, cs, lane, lead, HASTE, MODE, AXES, LANES, FLIP, DIVISOR, EMPTY, INNER,
-                               ACC, CELLS, VECTOR)  # fmt: skip
+                           ACC, CELLS, VECTOR)  # fmt: skip
         if is_quick(HASTE) and ACC.is_floating():
             if tl.min(low, 0) == bits_of_minus_zero(ACC):
                 tl.debug_barrier()  # what was stored is stored over
@@ -1201,9 +1216,9 @@ def pull(
 
 
 @triton.jit
-def joined(k, s, l, t):
+def joined(before, s, after, t):
     """Two pieces of a line: the position that won last, -1 for none, and what its run has in all."""
-    return tl.maximum(k, l), tl.where((k == l) | (l < 0), s + t, t)
+    return tl.maximum(before, after), tl.where((before == after) | (after < 0), s + t, t)
 
 
 @triton.jit

@@ -84,8 +84,8 @@ class Plan:
         first = self.axes[0]
         self.marches = len(self.axes) > 2 and _slides(first) and first.stride == 1
         # few taps for each input: what a vjp needs of an output is made anew
-        strides = [axis.stride if axis.per == 1 else 5 for axis in self.axes]
-        self.remakes = max(strides) <= 4 and self.taps <= 27 and self.readers <= 4 and self.taps <= 3 * math.prod(strides)
+        strides = math.prod(axis.stride for axis in self.axes)
+        self.remakes = self.taps <= min(27, 3 * strides) and all(a.per == 1 and a.stride <= 4 for a in self.axes)
         # long windows along one axis: what an input won lies side by side
         self.runs = len(self.axes) == 1 and _slides(first) and _readers(first) > 8 and 4 * first.extent <= 2048
         # windows that lie one after another, but not on multiples of a vector: loaded at once
