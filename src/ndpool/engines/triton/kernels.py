@@ -256,22 +256,39 @@ def reading(axes, cells, t, a, vector):
 
 
 @triton.constexpr_function
-def known_tap(axes, cells, e, t, v, vector):
-    """Which tap the e-th input of a cell is of the v-th output that the t-th look finds: the digits that are known
-    while compiling; -1 if it is none."""
-    tap = 0
+def known_taps(axes, cells, t, vector):
+    """Which taps the inputs of a cell are of the `vector` outputs that the t-th look finds, output by output: the digits
+    that are known while compiling; -1 for none. In one piece, because it is asked often."""
+    ms = ()
     for a in range(len(axes)):
-        _, _, stride, _, taps, d, lo, *_ = axes[a]
-        tap = tap * taps
-        j = within_cell(cells, e, a)
-        if is_known(axes, cells, a):
-            m = reading(axes, cells, t, a, vector) + (v if a == len(axes) - 1 else 0)
-            j = j + lo - m * stride
-            if j < 0 or j % d or j // d >= taps:
-                return -1
-            j = j // d
-        tap = tap + j
-    return tap
+        ms = ms + (reading(axes, cells, t, a, vector),)
+    known = ()
+    for a in range(len(axes)):
+        known = known + (is_known(axes, cells, a),)
+    n = cell_size(cells)
+    found = ()
+    for v in range(vector):
+        for e in range(n):
+            tap = 0
+            size = n
+            for a in range(len(axes)):
+                _, _, stride, _, taps, d, lo, *_ = axes[a]
+                size = size // (cells[a] or 1)
+                j = e // size % (cells[a] or 1)
+                if known[a]:
+                    j = j + lo - (ms[a] + (v if a == len(axes) - 1 else 0)) * stride
+                    if j < 0 or j % d or j // d >= taps:
+                        tap = -1
+                    j = j // d
+                tap = tap * taps + j if tap >= 0 else -1
+            found = found + (tap,)
+    return found
+
+
+@triton.constexpr_function
+def finds_any(axes, cells, t, vector):
+    """Whether any output that the t-th look finds reads any input of the cell."""
+    return max(known_taps(axes, cells, t, vector)) >= 0
 
 
 @triton.constexpr_function
@@ -316,16 +333,6 @@ def from_first(axes):
     for i in range(len(FIELDS)):
         first = first + (0 if FIELDS[i] == "lo" else axes[0][i],)
     return (first,) + axes[1:]
-
-
-@triton.constexpr_function
-def finds_any(axes, cells, t, vector):
-    """Whether any output that the t-th look finds reads any input of the cell."""
-    for e in range(cell_size(cells)):
-        for v in range(vector):
-            if known_tap(axes, cells, e, t, v, vector) >= 0:
-                return True
-    return False
 
 
 # -- geometry of blocks ------------------------------------------------------------------------------------------------
@@ -398,6 +405,12 @@ def cells_at(i, AXES: tl.constexpr, LANES: tl.constexpr, CELLS: tl.constexpr, SI
         ps = (rest % cells_along(AXES, CELLS, a, SIDE) * cell_of(CELLS, a),) + ps
         rest = rest // cells_along(AXES, CELLS, a, SIDE)
     return ps, i % LANES, rest
+
+
+@triton.jit
+def further(ps, a: tl.constexpr, by: tl.constexpr):
+    """Positions `by` further along axis a. Not by `replaced`: Triton 3.6 takes a tuple of blocks for one of states."""
+    return ps[:a] + (ps[a] + by,) + ps[a + 1 :]
 
 
 @triton.jit
@@ -690,7 +703,7 @@ def put(
     values = ()
     kept = ()
     for q in tl.static_range(OUT):
-        cs_q = replaced(cs, L, cs[L] + q)
+        cs_q = further(cs, L, q)
         g = gs[q].to(ACC) if MODE == "turn" else states[q][0]
         value, beside = finished(states[q], g, cs_q, LAW, MODE, AXES, FLIP, DIVISOR, EMPTY)
         values = values + (value,)
@@ -1098,6 +1111,7 @@ def given(
     """What the inputs of a cell have when the VECTOR outputs that the t-th look finds have given theirs; T is t where
     it is known while compiling. COUNTED are the axes that say how many positions an output counts."""
     N: tl.constexpr = cell_size(CELLS)
+    TAPS: tl.constexpr = known_taps(AXES, CELLS, T, VECTOR)
     at = base
     reads = ok
     tap = tl.full(base.shape, 0, tl.int32)
@@ -1125,7 +1139,7 @@ def given(
         g = gs[v].to(ACC)
         if MODE == "linear":
             if DIVISOR == 0:
-                n = count_all(replaced(cs, len(AXES) - 1, cs[len(AXES) - 1] + v), COUNTED)
+                n = count_all(further(cs, len(AXES) - 1, v), COUNTED)
                 g = g / tl.maximum(n, 1).to(ACC)
             elif DIVISOR != 1:
                 g = g / DIVISOR
@@ -1138,9 +1152,9 @@ def given(
                 won = won // INNER
             won = won - tap
         for e in tl.static_range(N):
-            if known_tap(AXES, CELLS, e, T, v, VECTOR) >= 0:
+            if TAPS[v * N + e] >= 0:
                 if MODE == "spread":
-                    mine = won == known_tap(AXES, CELLS, e, T, v, VECTOR)
+                    mine = won == TAPS[v * N + e]
                     # an addition that takes place or not; who does not read has 0 to give
                     accs = replaced(accs, e, tl.where(mine, accs[e] + g, accs[e]))
                     if INNER > 0:
@@ -1153,6 +1167,38 @@ def given(
                 else:
                     accs = replaced(accs, e, accs[e] + g)
     return accs
+
+
+@triton.jit
+def lay(
+    dy, residual, dx, total,
+    MODE: tl.constexpr, N: tl.constexpr, DIVISOR: tl.constexpr, ACC: tl.constexpr, VECTOR: tl.constexpr,
+    BLOCK: tl.constexpr, WIDE: tl.constexpr,
+):  # fmt: skip
+    """The same as `scatter` for windows of N inputs that lie one after another: VECTOR neighbours have one reader, or
+    two."""
+    i, ok = block(total, BLOCK, WIDE)
+    c = i * VECTOR // N
+    tap = i * VECTOR - c * N
+    both = ok & (tap + (VECTOR - 1) >= N)
+    g = tl.load(dy + c, mask=ok, other=0).to(ACC)
+    h = tl.load(dy + c + 1, mask=both, other=0).to(ACC)
+    won = c
+    after = c
+    if MODE == "spread":
+        won = unsigned(tl.load(residual + c, mask=ok, other=0), residual)
+        after = unsigned(tl.load(residual + c + 1, mask=both, other=0), residual) + N
+    elif DIVISOR != 1:
+        g = g / DIVISOR
+        h = h / DIVISOR
+    values = ()
+    for e in tl.static_range(VECTOR):
+        if MODE == "spread":
+            value = tl.where(tap + e == won, g, tl.where(tap + e == after, h, 0.0)).to(ACC)
+        else:
+            value = tl.where(tap + e < N, g, h)
+        values = values + (value,)
+    store(dx, i * VECTOR, values, ok, i, 1, VECTOR, True)
 
 
 @triton.jit
@@ -1276,27 +1322,40 @@ def runs(
 @triton.jit
 def pick(
     residual, dx, y, total,
-    STEPS: tl.constexpr, AXES: tl.constexpr, LANES: tl.constexpr, EMPTY: tl.constexpr, BLOCK: tl.constexpr,
-    WIDE: tl.constexpr,
+    STEPS: tl.constexpr, AXES: tl.constexpr, LANES: tl.constexpr, EMPTY: tl.constexpr, CELLS: tl.constexpr,
+    BLOCK: tl.constexpr, WIDE: tl.constexpr,
 ):  # fmt: skip
-    """The tangent of what won, for a block of outputs; with STEPS its position instead, by the step of each axis, and
-    -1 where nothing is read."""
+    """The tangent of what won, for a block of rows of neighbouring outputs; with STEPS its position instead, by the step
+    of each axis, and -1 where nothing is read."""
     i, ok = block(total, BLOCK, WIDE)
-    tap = unsigned(tl.load(residual + i, mask=ok, other=0), residual)
-    cs, lane, lead = cells_at(i, AXES, LANES, (1,) * len(AXES), "outputs")
-    place = tl.full((BLOCK,), 0, tl.int64)
-    ps = ()
-    for a in tl.static_range(len(AXES) - 1, -1, -1):
-        p = started(cs[a], AXES, a) + tap % of(AXES, a, "taps") * of(AXES, a, "dilation")
-        tap = tap // of(AXES, a, "taps")
-        ps = (p,) + ps
-        if STEPS is not None:
-            place = place + p.to(tl.int64) * STEPS[a]
-    there = ok
-    if EMPTY:
-        there = ok & (count_all(cs, AXES) > 0)
-    if STEPS is None:
-        at = address(ps, lane, lead, AXES, LANES, "size")
-        tl.store(y + i, tl.load(dx + at, mask=there, other=0), mask=ok)
-    else:
-        tl.store(y + i, tl.where(there, place, -1), mask=ok)
+    L: tl.constexpr = len(AXES) - 1
+    OUT: tl.constexpr = cell_of(CELLS, L)
+    EVEN: tl.constexpr = of(AXES, L, "outputs") % OUT == 0
+    cs, lane, lead = cells_at(i, AXES, LANES, CELLS, "outputs")
+    left = of(AXES, L, "outputs") - cs[L]
+    at = i if OUT == 1 else address(cs, lane, lead, AXES, LANES, "outputs")
+    taps = taken(residual, at, ok, left, LANES, OUT, EVEN)
+    base = lane + lead * (volume(AXES, "size") * LANES)
+    values = ()
+    for q in tl.static_range(OUT):
+        tap = unsigned(taps[q], residual)
+        cs_q = further(cs, L, q)
+        there = ok
+        if not EVEN:
+            there = there & (left > q)
+        if EMPTY:
+            there = there & (count_all(cs_q, AXES) > 0)
+        won = base
+        place = tl.full((BLOCK,), 0, tl.int64)
+        for a in tl.static_range(L, -1, -1):
+            j = tap % of(AXES, a, "taps") * of(AXES, a, "dilation")
+            tap = tap // of(AXES, a, "taps")
+            if STEPS is None:
+                won = won + started(cs_q[a], AXES, a) * step(AXES, a, LANES, "size") + j * step(AXES, a, LANES, "size")
+            else:
+                place = place + (started(cs_q[a], AXES, a) + j).to(tl.int64) * STEPS[a]
+        if STEPS is None:
+            values = values + (tl.load(dx + won, mask=there, other=0),)
+        else:
+            values = values + (tl.where(there, place, -1),)
+    store(y, at, values, ok, left, LANES, OUT, EVEN)

@@ -161,6 +161,14 @@ class Plan:
     def _scatter(
         self, mode: str, x: Tensor, dy: Tensor, m: Tensor, residual: Tensor, dx: Tensor, inner: int = 0
     ) -> None:
+        if self.flat and mode != "turned":
+            t = tiles(self, "lay")
+            total = self.inputs // t.vector
+            _launch(
+                kernels.lay, total, t.block, t.warps, dy, residual, dx, total, MODE=mode, N=self.taps,
+                DIVISOR=self.divisor, ACC=self.acc, VECTOR=t.vector, BLOCK=t.block, WIDE=self.wide,
+            )  # fmt: skip
+            return
         t = tiles(self, mode)
         total = self._cells("size", t.cells)
         _launch(
@@ -186,9 +194,10 @@ class Plan:
 
     def _pick(self, residual: Tensor, dx: Tensor, y: Tensor, steps: tuple[int, ...] | None) -> None:
         t = tiles(self, "pick")
+        total = self._cells("outputs", t.cells)
         _launch(
-            kernels.pick, self.outputs, t.block, t.warps, residual, dx, y, self.outputs, STEPS=steps, AXES=self.fields,
-            LANES=self.lanes, EMPTY=self.empty, BLOCK=t.block, WIDE=self.wide,
+            kernels.pick, total, t.block, t.warps, residual, dx, y, total, STEPS=steps, AXES=self.fields,
+            LANES=self.lanes, EMPTY=self.empty, CELLS=t.cells, BLOCK=t.block, WIDE=self.wide,
         )  # fmt: skip
 
     def _cells(self, side: str, cells: tuple[int, ...]) -> int:
@@ -318,7 +327,10 @@ def usual_tiles(plan: Plan, mode: str) -> Tile:
     one = (1,) * len(plan.axes)
     joined = [a for a, axis in enumerate(plan.axes[:-1]) if _overlaps(axis)]
     if mode == "pick":
-        return Tile()
+        across = 4 if plan.lanes == 1 and last.per == 1 and last.outputs % 4 == 0 else 1
+        return Tile((*one[:-1], across), block=512 // across)
+    if mode == "lay":
+        return Tile(vector=math.gcd(plan.inputs, 16 // plan.itemsize), block=256)
     if mode == "pull":
         cells = [axis.stride for axis in plan.axes]
         cells[-1] = math.lcm(width, last.stride)
@@ -344,9 +356,9 @@ def usual_tiles(plan: Plan, mode: str) -> Tile:
         cells = [*one[:-1], across]
         whole = width if width // math.gcd(width, last.stride) <= across else 1
         if plan.marches:
-            cells[0], cells[1] = min(16, plan.axes[0].outputs), 2 if 1 in joined else 1
+            cells[0], cells[1] = min(32, plan.axes[0].outputs), 4 if 1 in joined else 1
         elif joined == [0] and len(plan.axes) == 2:
-            cells[0] = 2 if plan.lanes > 1 else 4
+            cells[0] = 2 if plan.lanes > 1 or plan.axes[0].stride > 1 else 4
         return Tile(tuple(cells), whole, plan.marches, block=128 * lanes)
     if plan.readers > UNROLLED:
         return Tile((0,) * len(plan.axes))
