@@ -2,7 +2,8 @@
 
 Copy bandwidth is measured first. A row's floor is the bytes that must be read and written over that bandwidth; floor/ms
 is how near it a run comes. Every call is timed on the device between two events, with the cache flushed before it, and
-while the device is kept busy so that no launch is waited for; the median counts. A jvp gives value and tangent.
+while the device is kept busy for twice as long as the host takes, so that no launch is waited for; the median counts. A
+jvp gives value and tangent. Rows named "last" have channels that lie last.
 
     --rows max --dtypes float32 --peers eager      a part of the table
     --sweep                                        launch shapes beside those of the engine's table
@@ -46,6 +47,12 @@ class Row:
     ours: Run
     theirs: Run
     goal: float
+    layout: torch.memory_format = torch.contiguous_format
+
+    def tensors(self, dtype: torch.dtype) -> list[Tensor]:
+        """An input and a tangent."""
+        torch.manual_seed(0)
+        return [torch.randn(self.shape, device="cuda").to(dtype).to(memory_format=self.layout) for _ in range(2)]
 
 
 def smooth(x: Tensor) -> Tensor:
@@ -75,6 +82,10 @@ ROWS = {
         (32, 64, 224, 224), lambda x: N.adaptive_max_pool2d(x, 7), lambda x: F.adaptive_max_pool2d(x, 7), 0.9
     ),
     "smooth max 3x3 s2": Row((16, 64, 112, 112), lambda x: N.smooth_max_pool2d(x, 3, 2, 1), smooth, 0.6),
+}
+ROWS |= {
+    f"{name}, last": replace(ROWS[name], layout=torch.channels_last)
+    for name in ("max 2x2 s2", "max 3x3 s2 p1", "avg 3x3 s1 p1")
 }
 
 
@@ -151,7 +162,7 @@ def sweep(name: str, row: Row, dtype: torch.dtype, clock: Clock) -> None:
     """Other launch shapes of one row, beside those of the engine's table."""
     from ndpool.engines.triton import plan as plans
 
-    x, dx = (torch.randn(row.shape, device="cuda").to(dtype) for _ in range(2))
+    x, dx = row.tensors(dtype)
     usual = measure(row.ours, x, dx, clock)
     print(f"{name:<22}{str(dtype)[6:]:<9} usual   " + "  ".join(f"{m} {t:.4f}" for m, t in usual.items()), flush=True)
     found: list[tuple[dict[str, float], str]] = []
@@ -197,8 +208,7 @@ def main() -> None:
     figures = []
     for row_name, row in chosen.items():
         for dtype in dtypes:
-            torch.manual_seed(0)
-            x, dx = (torch.randn(row.shape, device="cuda").to(dtype) for _ in range(2))
+            x, dx = row.tensors(dtype)
             times = {"ours": measure(row.ours, x, dx, clock)}
             if "eager" in peers:
                 times["eager"] = measure(row.theirs, x, dx, clock)

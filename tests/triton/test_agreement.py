@@ -27,6 +27,7 @@ def tiled(counted: bool) -> dict[str, Window]:
         "no overlap": (each(2), slide(9, 2, 2), slide(24, 2, 2)),
         "cells within a stride": (each(2), slide(16, 8, 8), slide(32, 8, 8)),
         "step by step": (each(2), slide(4, 3, 1, (1, 1)), slide(3, 2, 1, (1, 0)), slide(4, 3, 1, (1, 1))),
+        "one column": (each(2), slide(9, 3, 1, (1, 1)), slide(5, 5, 1)),
         "windows one after another": (each(70), whole(5), whole(5)),
         "a long line": (each(2), slide(64, 23, 1, (11, 11))),
         "lanes": (each(2), slide(6, 2, 1, (1, 0)), slide(5, 3, 2), slide(12, 3, 1, (0, 2), 2), each(4)),

@@ -187,10 +187,7 @@ def merge(a, b, LAW: tl.constexpr):
         state = (a[0] + b[0],)
     elif is_extreme(LAW):
         if is_quick(LAW):
-            if LAW[0] == "max":
-                state = (tl.maximum(a[0], b[0], propagate_nan=tl.PropagateNan.ALL),)
-            else:
-                state = (tl.minimum(a[0], b[0], propagate_nan=tl.PropagateNan.ALL),)
+            state = (larger(a[0], b[0]) if LAW[0] == "max" else smaller(a[0], b[0]),)
         elif shares(LAW):
             later = (b[1] > 0) & ((a[1] == 0) | beats(b[0], a[0], LAW))
             earlier = (a[1] > 0) & ((b[1] == 0) | beats(a[0], b[0], LAW))
@@ -251,6 +248,16 @@ def moved(state, by, LAW: tl.constexpr):
 
 
 @triton.jit
+def larger(a, b):
+    return tl.maximum(a, b, propagate_nan=tl.PropagateNan.ALL)
+
+
+@triton.jit
+def smaller(a, b):
+    return tl.minimum(a, b, propagate_nan=tl.PropagateNan.ALL)
+
+
+@triton.jit
 def earlier(a, i, b, j):
     """The larger of two, a NaN above all; of equals the one with the lower number."""
     later = (b > a) | ((b == a) & (j < i))
@@ -297,7 +304,9 @@ def together(state, axis: tl.constexpr, LAW: tl.constexpr):
     if is_linear(LAW):
         return (tl.sum(state[0], axis),)
     elif is_extreme(LAW):
-        if is_plain(LAW):
+        if is_quick(LAW):
+            return (tl.reduce(state[0], axis, larger if LAW[0] == "max" else smaller),)
+        elif is_plain(LAW):
             return best(state[0], state[1], axis, LAW)
         else:
             none: tl.constexpr = 2147483647  # the number of what was not read

@@ -21,11 +21,11 @@ from torch import Tensor
 from ...spec import SUM, Axis, Law, Window, each
 from ..dtypes import name
 from ..native import longest
-from . import kernels
+from . import gather, scatter
 
 log = logging.getLogger("ndpool.triton")
 
-Fields = tuple[int, ...]  # an axis as `kernels.FIELDS` has it
+Fields = tuple[int, ...]  # an axis as `geometry.FIELDS` has it
 
 UNROLLED = 64  # taps, or readers, up to which loops are unrolled
 ACCUMULATORS = {"float64": tl.float64, "float32": tl.float32, "float16": tl.float32, "bfloat16": tl.float32}
@@ -115,7 +115,7 @@ class Plan:
             t = tiles(self, "pull")
             total = self._cells("size", t.cells)
             _launch(
-                kernels.pull, total, t.block, t.warps, x, dy, dx, total, LAW=self.key, AXES=self.fields,
+                scatter.pull, total, t.block, t.warps, x, dy, dx, total, LAW=self.key, AXES=self.fields,
                 LANES=self.lanes, FLIP=self.flip, ACC=self.acc, CELLS=t.cells, BLOCK=t.block, WIDE=self.wide,
             )  # fmt: skip
             return
@@ -148,13 +148,13 @@ class Plan:
         }  # fmt: skip
         if self.collects:
             _launch(
-                kernels.collect, self.outputs, t.block, t.warps, x, dx, y, b, self.outputs, **constants, SIDE=t.side,
+                gather.collect, self.outputs, t.block, t.warps, x, dx, y, b, self.outputs, **constants, SIDE=t.side,
                 FLAT=self.flat,
             )  # fmt: skip
             return
         total = self._cells("outputs", t.cells)
         _launch(
-            kernels.gather, total, t.block, t.warps, x, dx, y, b, total, **constants, INNER=inner, CELLS=t.cells,
+            gather.gather, total, t.block, t.warps, x, dx, y, b, total, **constants, INNER=inner, CELLS=t.cells,
             VECTOR=t.vector, MARCH=t.march, UNROLL=self.taps <= UNROLLED,
         )  # fmt: skip
 
@@ -165,14 +165,14 @@ class Plan:
             t = tiles(self, "lay")
             total = self.inputs // t.vector
             _launch(
-                kernels.lay, total, t.block, t.warps, dy, residual, dx, total, MODE=mode, N=self.taps,
+                scatter.lay, total, t.block, t.warps, dy, residual, dx, total, MODE=mode, N=self.taps,
                 DIVISOR=self.divisor, ACC=self.acc, VECTOR=t.vector, BLOCK=t.block, WIDE=self.wide,
             )  # fmt: skip
             return
         t = tiles(self, mode)
         total = self._cells("size", t.cells)
         _launch(
-            kernels.scatter, total, t.block, t.warps, x, dy, m, residual, dx, total, LAW=self.key, MODE=mode,
+            scatter.scatter, total, t.block, t.warps, x, dy, m, residual, dx, total, LAW=self.key, MODE=mode,
             AXES=self.fields, LANES=self.lanes, FLIP=self.flip, DIVISOR=self.divisor, INNER=inner, ACC=self.acc,
             CELLS=t.cells, VECTOR=t.vector, MARCH=t.march, UNROLL=self.readers <= UNROLLED, BLOCK=t.block,
             WIDE=self.wide,
@@ -181,22 +181,24 @@ class Plan:
     def _runs(self, residual: Tensor, dy: Tensor, dx: Tensor, earlier: Tensor, inner: int) -> None:
         axis = self.axes[0]
         t = tiles(self, "runs")
-        stretch = axis.size if axis.outputs <= t.side else (t.side - 2) * axis.stride - axis.extent + 2
+        whole = self.lanes == 1 and axis.outputs <= t.side
+        stretch = axis.size if whole else (t.side - 2) * axis.stride - axis.extent + 2
         stretches = -(-axis.size // stretch)
         stretch = -(-axis.size // stretches)
         lines = self.lead * self.lanes
+        kernel = scatter.walk if self.lanes > 1 else scatter.runs
+        programs = -(-lines // t.block) * stretches
         _launch(
-            kernels.runs, -(-lines // t.block) * stretches, 1, t.warps, dy, residual, earlier, dx, lines,
-            AXES=self.fields, LANES=self.lanes, INNER=inner, ACC=self.acc,
-            KEY=tl.int64 if axis.size * inner >= 2**31 else tl.int32, STRETCH=stretch, LONG=t.side, BLOCK=t.block,
-            WIDE=self.wide,
+            kernel, programs, 1, t.warps, dy, residual, earlier, dx, lines, AXES=self.fields, LANES=self.lanes,
+            INNER=inner, ACC=self.acc, KEY=tl.int64 if axis.size * inner >= 2**31 else tl.int32, STRETCH=stretch,
+            LONG=t.side, BLOCK=t.block, WIDE=self.wide,
         )  # fmt: skip
 
     def _pick(self, residual: Tensor, dx: Tensor, y: Tensor, steps: tuple[int, ...] | None) -> None:
         t = tiles(self, "pick")
         total = self._cells("outputs", t.cells)
         _launch(
-            kernels.pick, total, t.block, t.warps, residual, dx, y, total, STEPS=steps, AXES=self.fields,
+            gather.pick, total, t.block, t.warps, residual, dx, y, total, STEPS=steps, AXES=self.fields,
             LANES=self.lanes, EMPTY=self.empty, CELLS=t.cells, BLOCK=t.block, WIDE=self.wide,
         )  # fmt: skip
 
@@ -338,14 +340,17 @@ def usual_tiles(plan: Plan, mode: str) -> Tile:
             cells[0] *= 2
         return Tile(tuple(cells), block=128 * (lanes if plan.lanes > 1 else 1))
     if mode == "runs":
-        long = min(1 << (last.outputs - 1).bit_length(), max(512, 1 << (4 * last.extent - 1).bit_length()))
-        return Tile(side=long, block=max(1 if plan.lanes == 1 else 8, 2048 // long), warps=4)
+        long = 1 << (4 * last.extent // last.stride - 1).bit_length()
+        if plan.lanes > 1:
+            return Tile(side=max(32, long), block=128)
+        long = min(1 << (last.outputs - 1).bit_length(), max(512, long))
+        return Tile(side=long, block=max(1, 2048 // long))
     if mode in ("forward", "winners", "push", "turn"):
         if plan.collects:
             side = 1 << (plan.taps - 1).bit_length()
             if not plan.flat:
                 side = min(side, 512 // plan.itemsize)
-            return Tile(side=side, block=max(1, (4096 if plan.flat else 2048) // side))
+            return Tile(side=side, block=max(1, (8192 if plan.flat else 2048) // (side * plan.itemsize)))
         if plan.taps > UNROLLED:
             return Tile(one)
         across = width // math.gcd(width, last.stride)
