@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from ndpool.engines import reference
-from ndpool.spec import Window, adaptive, each, maximum, mean, minimum, sliding, whole
+from ndpool.spec import Window, adaptive, each, maximum, mean, minimum, sliding, smooth_max, whole
 
 from .. import cases
 from ..cases import EXTREMES, FEW, LAWS, SMOOTH, assert_close, assert_exact, assert_same_zeros
@@ -133,6 +133,20 @@ def test_the_first_of_zeros_wins_in_a_forward(law: Any) -> None:
         got, want = Engine(window, law, x.dtype).forward(x), reference.forward(window, law, x)
         assert_exact(got, want)
         assert_same_zeros(got, want)
+
+
+@pytest.mark.parametrize("window", ["vectors, stride 2", "no overlap", "vectors"])
+def test_terms_far_apart(window: str) -> None:
+    """A smooth max that no number of a cell can make relative, in its value and both derivatives."""
+    window_ = TILED[True][window]
+    rng = np.random.default_rng(5)
+    x = (rng.normal(size=window_.shape) * 200).astype(np.float32)
+    dx, dy = (cases.tangents(rng, shape, "float32") for shape in (window_.shape, window_.out_shape))
+    for law in (smooth_max(1.0), smooth_max(-3.0)):
+        got, want = Engine(window_, law, x.dtype).linearize(x), reference.linearize(window_, law, x)
+        assert_close(got.y, want.y)
+        assert_close(got.jvp(dx), want.jvp(dx))
+        assert_close(got.vjp(dy), want.vjp(dy))
 
 
 def test_blocks_change_no_bit(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -41,6 +41,7 @@ from .geometry import (
 )  # fmt: skip
 from .laws import (
     among,
+    beyond,
     bits,
     bits_of_minus_zero,
     finish,
@@ -48,15 +49,20 @@ from .laws import (
     is_linear,
     is_plain,
     is_quick,
+    is_relative,
+    largest,
     lift,
     lowest,
     merge,
     moved,
     quick,
+    relative,
     share,
+    term,
     together,
+    unless_safe,
 )  # fmt: skip
-from .vectors import loaded, replaced, store, taken, unsigned
+from .vectors import loaded, replaced, restated, store, taken, unsigned
 
 # -- an output's taps --------------------------------------------------------------------------------------------------
 
@@ -86,16 +92,16 @@ def shares_core(axes, out, law):
     """Whether neighbours have many taps in common, and the law may take these first: a short sum is taken in order."""
     last = len(axes) - 1
     slides = of(axes, last, "stride") == 1 and of(axes, last, "dilation") == 1 and of(axes, last, "per") == 1
-    many = of(axes, last, "taps") > (2 * out if is_linear(law) else out)
+    many = of(axes, last, "taps") > (max(out, 8) if is_linear(law) else out)
     return slides and many and out > 1 and (is_linear(law) or is_extreme(law))
 
 
 @triton.jit
-def line(x, dx, inside, there, c, LAW: tl.constexpr, PUSH: tl.constexpr, FLIP: tl.constexpr, ACC: tl.constexpr,
+def line(x, dx, top, inside, there, c, LAW: tl.constexpr, PUSH: tl.constexpr, FLIP: tl.constexpr, ACC: tl.constexpr,
          AXES: tl.constexpr, LANES: tl.constexpr, OUT: tl.constexpr, VECTOR: tl.constexpr,
 ):  # fmt: skip
     """The states of OUT neighbouring outputs, from their taps on one line of the last axis, to which x and dx point;
-    and the least of the bits that were read, where the law is quick."""
+    and the least of the bits that were read, where the law is quick. A relative law is so to `top`."""
     L: tl.constexpr = len(AXES) - 1
     K: tl.constexpr = of(AXES, L, "taps")
     F: tl.constexpr = slack(AXES, VECTOR)
@@ -119,6 +125,8 @@ def line(x, dx, inside, there, c, LAW: tl.constexpr, PUSH: tl.constexpr, FLIP: t
                 value = elements[e].to(ACC)
                 if FLIP:
                     value = -value
+                if is_relative(LAW) and read_by_any(AXES, L, v * VECTOR + e - F, OUT):
+                    value = term(value, top, LAW)
                 xs = xs + (value,)
                 if is_quick(LAW) and read_by_any(AXES, L, v * VECTOR + e - F, OUT):
                     low = tl.minimum(low, bits(value))
@@ -160,7 +168,8 @@ def line(x, dx, inside, there, c, LAW: tl.constexpr, PUSH: tl.constexpr, FLIP: t
             if q > 1:
                 after = merge(after, ones[K + q - 1], LAW)
             # taps are counted from the output's own first
-            states = replaced(states, q, moved(merge(states[q], after, LAW), -q, LAW))
+            one = moved(merge(states[q], after, LAW), -q, LAW)
+            states = restated(states, q, one, OUT, len(one))
     else:
         for q in tl.static_range(OUT):
             ones = ()
@@ -175,13 +184,13 @@ def line(x, dx, inside, there, c, LAW: tl.constexpr, PUSH: tl.constexpr, FLIP: t
 
 
 @triton.jit
-def folded(x, dx, inside, there, cs, a: tl.constexpr, LAW: tl.constexpr, PUSH: tl.constexpr, FLIP: tl.constexpr,
+def folded(x, dx, top, inside, there, cs, a: tl.constexpr, LAW: tl.constexpr, PUSH: tl.constexpr, FLIP: tl.constexpr,
            ACC: tl.constexpr, AXES: tl.constexpr, LANES: tl.constexpr, CELLS: tl.constexpr, VECTOR: tl.constexpr,
 ):  # fmt: skip
     """The states of a cell of outputs, from axis `a` on: what each row makes, merged into every output that reads the
     row. And the least bits, as `line` has them."""
     if a == len(AXES) - 1:
-        return line(x, dx, inside, there, cs[a], LAW, PUSH, FLIP, ACC, AXES, LANES, cell_of(CELLS, a), VECTOR)
+        return line(x, dx, top, inside, there, cs[a], LAW, PUSH, FLIP, ACC, AXES, LANES, cell_of(CELLS, a), VECTOR)
     else:
         N: tl.constexpr = cell_size(CELLS, a)
         states = ()
@@ -195,8 +204,8 @@ def folded(x, dx, inside, there, cs, a: tl.constexpr, LAW: tl.constexpr, PUSH: t
                     row = inside & within(p, cs[a], 0, 0, AXES, a)
                     row_there = there & within(p, cs[a], of(AXES, a, "before"), of(AXES, a, "after"), AXES, a)
                 lines, least = folded(
-                    x + u * step(AXES, a, LANES, "size"), dx + u * step(AXES, a, LANES, "size"), row, row_there, cs,
-                    a + 1, LAW, PUSH, FLIP, ACC, AXES, LANES, CELLS, VECTOR,
+                    x + u * step(AXES, a, LANES, "size"), dx + u * step(AXES, a, LANES, "size"), top, row, row_there,
+                    cs, a + 1, LAW, PUSH, FLIP, ACC, AXES, LANES, CELLS, VECTOR,
                 )  # fmt: skip
                 low = tl.minimum(low, least)
                 for r in tl.static_range(cell_of(CELLS, a)):
@@ -206,8 +215,26 @@ def folded(x, dx, inside, there, cs, a: tl.constexpr, LAW: tl.constexpr, PUSH: t
                             if tap_of(AXES, a, u, r) == 0:
                                 states = states + (one,)
                             else:
-                                states = replaced(states, r * N + q, merge(states[r * N + q], one, LAW))
+                                one = merge(states[r * N + q], one, LAW)
+                                states = restated(states, r * N + q, one, len(states), len(one))
         return states, low
+
+
+@triton.jit
+def top_of(x, ok, cs, LAW: tl.constexpr, FLIP: tl.constexpr, ACC: tl.constexpr, AXES: tl.constexpr,
+           LANES: tl.constexpr, CELLS: tl.constexpr, VECTOR: tl.constexpr,
+):  # fmt: skip
+    """The largest on one line of a cell's taps that is hardly ever beyond the input: what terms may be relative to."""
+    L: tl.constexpr = len(AXES) - 1
+    for a in tl.static_range(L):
+        x = x + of(AXES, a, "lo") * step(AXES, a, LANES, "size")
+        ok = ok & within(started(cs[a], AXES, a) + of(AXES, a, "lo"), cs[a], 0, 0, AXES, a)
+    none = tl.full(cs[0].shape, 0, ACC)
+    states, _ = line(x, x, none, ok, ok, cs[L], largest(LAW), False, FLIP, ACC, AXES, LANES, cell_of(CELLS, L), VECTOR)
+    top = states[0][0]
+    for q in tl.static_range(1, len(states)):
+        top = tl.maximum(top, states[q][0])
+    return top
 
 
 @triton.jit
@@ -284,21 +311,31 @@ def put(
 @triton.jit
 def cell_put(
     x, dx, y, b, i, ok, cs, lane, lead,
-    LAW: tl.constexpr, MODE: tl.constexpr, AXES: tl.constexpr, LANES: tl.constexpr, FLIP: tl.constexpr,
-    DIVISOR: tl.constexpr, EMPTY: tl.constexpr, INNER: tl.constexpr, ACC: tl.constexpr, CELLS: tl.constexpr,
-    VECTOR: tl.constexpr,
+    LAW: tl.constexpr, PUT: tl.constexpr, MODE: tl.constexpr, AXES: tl.constexpr, LANES: tl.constexpr,
+    FLIP: tl.constexpr, DIVISOR: tl.constexpr, EMPTY: tl.constexpr, INNER: tl.constexpr, ACC: tl.constexpr,
+    CELLS: tl.constexpr, VECTOR: tl.constexpr,
 ):  # fmt: skip
-    """Makes and stores a cell of outputs, all rows of it known while compiling; the least bits, as `line` has them."""
+    """Makes a cell of outputs by one law, all rows of it known while compiling, and stores them by another; the least
+    bits, as `line` has them."""
     OUT: tl.constexpr = cell_of(CELLS, len(AXES) - 1)
     base = lane + lead * (volume(AXES, "size") * LANES)
     at = base + first_tap_at(cs, AXES, LANES, VECTOR)
-    yes = tl.full(i.shape, 1, tl.int1)
     PUSH: tl.constexpr = MODE == "push"
-    states, low = folded(x + at, dx + at, ok, yes, cs, 0, LAW, PUSH, FLIP, ACC, AXES, LANES, CELLS, VECTOR)
+    yes = tl.full(i.shape, 1, tl.int1)
+    top = tl.full(i.shape, 0, ACC)
+    if is_relative(LAW):
+        top = top_of(x + at, ok, cs, LAW, FLIP, ACC, AXES, LANES, CELLS, VECTOR)
+    states, low = folded(x + at, dx + at, top, ok, yes, cs, 0, LAW, PUSH, FLIP, ACC, AXES, LANES, CELLS, VECTOR)
+    if is_relative(LAW):
+        states = beyond(top, states)
     for r in tl.static_range(cell_size(CELLS) // OUT):
         cs_r, there = row_at(cs, ok, r, AXES, CELLS, "outputs")
-        put(states[r * OUT : (r + 1) * OUT], cs_r, there, i, base, lane, lead, dx, y, b, LAW, MODE, AXES, LANES, FLIP,
+        put(states[r * OUT : (r + 1) * OUT], cs_r, there, i, base, lane, lead, dx, y, b, PUT, MODE, AXES, LANES, FLIP,
             DIVISOR, EMPTY, INNER, ACC, CELLS)  # fmt: skip
+        if is_relative(LAW):
+            for q in tl.static_range(OUT):
+                made = there & (cs[len(AXES) - 1] + q < of(AXES, len(AXES) - 1, "outputs"))
+                low = unless_safe(low, states[r * OUT + q][1], made, ACC)
     return low
 
 
@@ -320,8 +357,8 @@ def one_by_one(
             there = there & (cs_r[0] < of(AXES, a, "outputs"))
             rest = rest // cell_of(CELLS, a)
         at = address(cs_r, lane, lead, AXES, LANES, "outputs")
-        cell_put(x, dx, y, b, at, there, cs_r, lane, lead, LAW, MODE, AXES, LANES, FLIP, DIVISOR, EMPTY, INNER, ACC,
-                 row_of(CELLS), VECTOR)  # fmt: skip
+        cell_put(x, dx, y, b, at, there, cs_r, lane, lead, LAW, LAW, MODE, AXES, LANES, FLIP, DIVISOR, EMPTY, INNER,
+                 ACC, row_of(CELLS), VECTOR)  # fmt: skip
 
 
 @triton.jit
@@ -352,7 +389,7 @@ def marched(
         row_there = within(p, cs[0], of(AXES, 0, "before"), of(AXES, 0, "after"), AXES, 0)
         at_u = at + u * step(AXES, 0, LANES, "size")
         states, least = folded(
-            x + at_u, dx + at_u, row, row_there, cs, 1, LAW, PUSH, FLIP, ACC, AXES, LANES, CELLS, VECTOR
+            x + at_u, dx + at_u, zero, row, row_there, cs, 1, LAW, PUSH, FLIP, ACC, AXES, LANES, CELLS, VECTOR
         )
         low = tl.minimum(low, least)
         c = cs[0] + (u - (K - 1))
@@ -372,6 +409,16 @@ def marched(
     return low
 
 
+@triton.constexpr_function
+def hasty(law, mode, axes, empty, march):
+    """A law that makes the same in less time, but for rare inputs."""
+    if mode == "forward" and volume(axes, "taps") > 4 and is_extreme(law):
+        return quick(law)
+    if mode in ("forward", "push") and law[0] == "smooth_max" and not empty and not march:
+        return relative(law)
+    return law
+
+
 @triton.jit
 def gather(
     x, dx, y, b, total,
@@ -387,19 +434,19 @@ def gather(
     With INNER, x is what an earlier pass made, and dx which of INNER taps won there: the tap in b is that of both.
 
     A forward of a max of more than a few taps is the maximum that the device has. That takes +0 for above -0, so where
-    a -0 was read all is made again.
+    a -0 was read all is made again; and where a relative sum is not safe.
     """
     i, ok = block(total, BLOCK, WIDE)
     cs, lane, lead = cells_at(i, AXES, LANES, CELLS, "outputs")
-    HASTE: tl.constexpr = quick(LAW) if MODE == "forward" and volume(AXES, "taps") > 8 else LAW
+    HASTE: tl.constexpr = hasty(LAW, MODE, AXES, EMPTY, MARCH)
     if UNROLL:
         if MARCH:
             low = marched(x, dx, y, b, i, ok, cs, lane, lead, HASTE, MODE, AXES, LANES, FLIP, DIVISOR, EMPTY, INNER,
                           ACC, CELLS, VECTOR)  # fmt: skip
         else:
-            low = cell_put(x, dx, y, b, i, ok, cs, lane, lead, HASTE, MODE, AXES, LANES, FLIP, DIVISOR, EMPTY, INNER,
-                           ACC, CELLS, VECTOR)  # fmt: skip
-        if is_quick(HASTE) and ACC.is_floating():
+            low = cell_put(x, dx, y, b, i, ok, cs, lane, lead, HASTE, LAW, MODE, AXES, LANES, FLIP, DIVISOR, EMPTY,
+                           INNER, ACC, CELLS, VECTOR)  # fmt: skip
+        if HASTE != LAW and ACC.is_floating():
             if tl.min(low, 0) == bits_of_minus_zero(ACC):
                 tl.debug_barrier()  # what was stored is stored over
                 one_by_one(x, dx, y, b, i, ok, cs, lane, lead, LAW, MODE, AXES, LANES, FLIP, DIVISOR, EMPTY, INNER, ACC,

@@ -184,7 +184,7 @@ def any_checked(axes):
 def counts_zeros(axes, law):
     """Whether padding is taps of the value 0 that change the state."""
     for axis in axes:
-        if law[0] == "smooth_max" and (field(axis, "before") or field(axis, "after")):
+        if law[0] in ("smooth_max", "relative") and (field(axis, "before") or field(axis, "after")):
             return True
     return False
 
@@ -296,6 +296,15 @@ def is_tap(axes, cells, readers, e, n):
 
 
 @triton.constexpr_function
+def strides_of(axes):
+    """The least cell of whole strides."""
+    n = ()
+    for axis in axes:
+        n = n + (field(axis, "stride"),)
+    return n
+
+
+@triton.constexpr_function
 def checked(axes):
     """The axes, every tap of which may lie beyond the input: there are outputs before the first and after the last."""
     made = ()
@@ -387,7 +396,7 @@ def cells_at(i, AXES: tl.constexpr, LANES: tl.constexpr, CELLS: tl.constexpr, SI
 
 @triton.jit
 def further(ps, a: tl.constexpr, by: tl.constexpr):
-    """Positions `by` further along axis a. Not by `replaced`: Triton 3.6 takes a tuple of blocks for one of states."""
+    """Positions `by` further along axis a."""
     return ps[:a] + (ps[a] + by,) + ps[a + 1 :]
 
 

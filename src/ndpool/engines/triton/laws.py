@@ -4,6 +4,7 @@ A state is a tuple of planes, blocks of one shape:
 
     max, min that choose     (value, tap)                   max, min that share   (value, sharers, tangent)
     sum, mean                (sum,)                         smooth max, Lp        (m, s, tangent), as in the spec
+    quick                    (value,)                       relative              (s, tangent)
 
 and the tangent is there in a push alone. `identity` changes nothing it is merged with, so what is not read needs no
 branch: for a choice it is the lowest number with the tap that wins if all are that low. That holds for the first of
@@ -48,6 +49,23 @@ def quick(law):
 @triton.constexpr_function
 def is_quick(law):
     return law[1] == "any"
+
+
+@triton.constexpr_function
+def relative(law):
+    """A smooth max whose terms are all relative to one number, so that they are made once and added up."""
+    return ("relative", "", False, law[3])
+
+
+@triton.constexpr_function
+def largest(law):
+    """What makes the number that terms are relative to."""
+    return ("max", "any", False, law[3])
+
+
+@triton.constexpr_function
+def is_relative(law):
+    return law[0] == "relative"
 
 
 @triton.constexpr_function
@@ -143,6 +161,28 @@ def ratio(least, most, LAW: tl.constexpr):
 
 
 @triton.jit
+def term(x, top, LAW: tl.constexpr):
+    """The term of x, relative to `top`."""
+    return tl.exp2((x - top) * (LAW[3] * LOG2E))
+
+
+@triton.jit
+def beyond(top, sums):
+    """Relative sums as states of the smooth max."""
+    states = ()
+    for n in tl.static_range(len(sums)):
+        states = states + ((top,) + sums[n],)
+    return states
+
+
+@triton.jit
+def unless_safe(low, s, made, ACC: tl.constexpr):
+    """The bits of -0 where a relative sum is near where floats end, else `low`. Far from there terms are as good as
+    relative to the largest."""
+    return tl.where(made & ~((s >= 2.0**-40) & (s <= 2.0**40)), bits_of_minus_zero(ACC), low).to(low.dtype)
+
+
+@triton.jit
 def slope(least, most, LAW: tl.constexpr):
     """What a tangent beside `least` counts for beside `most`."""
     if LAW[0] == "smooth_max":
@@ -156,6 +196,10 @@ def lift(x, dx, tap, there, LAW: tl.constexpr, PUSH: tl.constexpr):
     """The state of one tap, where it is read; of none, elsewhere."""
     if is_linear(LAW):
         state = (x,)  # what is not read was loaded as 0
+    elif is_relative(LAW):
+        state = (tl.where(there, x, 0.0).to(x.dtype),)
+        if PUSH:
+            state = state + (tl.where(there, x * dx, 0.0).to(x.dtype),)
     elif is_extreme(LAW):
         if is_plain(LAW):
             state = (tl.where(there, x, lowest(LAW, x.dtype)).to(x.dtype),)
@@ -183,8 +227,10 @@ def lift(x, dx, tap, there, LAW: tl.constexpr, PUSH: tl.constexpr):
 @triton.jit
 def merge(a, b, LAW: tl.constexpr):
     """The state of both, the earlier first."""
-    if is_linear(LAW):
+    if is_linear(LAW) or is_relative(LAW):
         state = (a[0] + b[0],)
+        if len(a) == 2:
+            state = state + (a[1] + b[1],)
     elif is_extreme(LAW):
         if is_quick(LAW):
             state = (larger(a[0], b[0]) if LAW[0] == "max" else smaller(a[0], b[0]),)
@@ -214,7 +260,7 @@ def merge(a, b, LAW: tl.constexpr):
 @triton.jit
 def among(states, LAW: tl.constexpr):
     """The state of several, in order; terms are taken relative to the largest of all at once."""
-    if is_linear(LAW) or is_extreme(LAW):
+    if is_linear(LAW) or is_relative(LAW) or is_extreme(LAW):
         state = states[0]
         for i in tl.static_range(1, len(states)):
             state = merge(state, states[i], LAW)

@@ -116,7 +116,8 @@ class Plan:
             total = self._cells("size", t.cells)
             _launch(
                 scatter.pull, total, t.block, t.warps, x, dy, dx, total, LAW=self.key, AXES=self.fields,
-                LANES=self.lanes, FLIP=self.flip, ACC=self.acc, CELLS=t.cells, BLOCK=t.block, WIDE=self.wide,
+                LANES=self.lanes, FLIP=self.flip, EMPTY=self.empty, ACC=self.acc, CELLS=t.cells, BLOCK=t.block,
+                WIDE=self.wide,
             )  # fmt: skip
             return
         wide = torch.float64 if self.acc is tl.float64 else torch.float32
@@ -335,7 +336,7 @@ def usual_tiles(plan: Plan, mode: str) -> Tile:
         return Tile(vector=math.gcd(plan.inputs, 16 // plan.itemsize), block=256)
     if mode == "pull":
         cells = [axis.stride for axis in plan.axes]
-        cells[-1] = math.lcm(width, last.stride)
+        cells[-1] = math.lcm(min(width, 4), last.stride)
         if len(cells) == 2 and plan.lanes == 1:
             cells[0] *= 2
         return Tile(tuple(cells), block=128 * (lanes if plan.lanes > 1 else 1))
@@ -344,7 +345,7 @@ def usual_tiles(plan: Plan, mode: str) -> Tile:
         if plan.lanes > 1:
             return Tile(side=max(32, long), block=128)
         long = min(1 << (last.outputs - 1).bit_length(), max(512, long))
-        return Tile(side=long, block=max(1, 2048 // long))
+        return Tile(side=long, block=max(1, 2048 // long), warps=8)
     if mode in ("forward", "winners", "push", "turn"):
         if plan.collects:
             side = 1 << (plan.taps - 1).bit_length()
@@ -353,15 +354,17 @@ def usual_tiles(plan: Plan, mode: str) -> Tile:
             return Tile(side=side, block=max(1, (8192 if plan.flat else 2048) // (side * plan.itemsize)))
         if plan.taps > UNROLLED:
             return Tile(one)
-        across = width // math.gcd(width, last.stride)
-        if plan.lanes > 1 and _overlaps(last):
-            long = last.extent > 8 and len(plan.axes) == 1
-            across, lanes = (8, lanes if mode == "forward" else 1) if long else (2, lanes)
+        least = width // math.gcd(width, last.stride)
+        across = 2 if plan.lanes > 1 and _overlaps(last) else least
+        if len(plan.axes) == 1 and _slides(last) and last.extent > 8 * last.stride:
+            across, lanes = 16, min(lanes, 4) if mode == "forward" else 1
         across = min(across, _power(last.outputs))
         cells = [*one[:-1], across]
-        whole = width if width // math.gcd(width, last.stride) <= across else 1
+        whole = width if least <= across else 1
         if plan.marches:
-            cells[0], cells[1] = min(32, plan.axes[0].outputs), 4 if 1 in joined else 1
+            cells[0] = min(32, plan.axes[0].outputs)
+            if 1 in joined:
+                cells[1] = 4 if plan.itemsize > 2 else 2
         elif joined == [0] and len(plan.axes) == 2:
             cells[0] = 2 if plan.lanes > 1 or plan.axes[0].stride > 1 else 4
         return Tile(tuple(cells), whole, plan.marches, block=128 * lanes)

@@ -7,11 +7,11 @@ window alone shapes, so neither the block nor the lead changes a bit; nobody els
 
 # Functions of constants are plain Python, but may call no function that Triton does not know.
 # An else after a return is needed: without it, the branch that is not taken is compiled, too.
-# ruff: noqa: B007
+# ruff: noqa: B007, SIM102
 import triton
 import triton.language as tl
 
-from .gather import first_tap_at, folded
+from .gather import first_tap_at, folded, hasty
 from .geometry import (
     address,
     all_readings,
@@ -37,10 +37,11 @@ from .geometry import (
     row_at,
     started,
     step,
+    strides_of,
     volume,
     within_cell,
 )  # fmt: skip
-from .laws import share, weigh
+from .laws import beyond, bits_of_minus_zero, is_relative, share, term, unless_safe, weigh
 from .vectors import loaded, replaced, store, taken, unsigned
 
 # -- an input's readers ------------------------------------------------------------------------------------------------
@@ -255,26 +256,21 @@ def lay(
 
 
 @triton.jit
-def pull(
-    x, dy, dx, total,
+def pulled(
+    x, dy, dx, ok, ps, lane, lead,
     LAW: tl.constexpr, AXES: tl.constexpr, LANES: tl.constexpr, FLIP: tl.constexpr, ACC: tl.constexpr,
-    CELLS: tl.constexpr, BLOCK: tl.constexpr, WIDE: tl.constexpr,
+    CELLS: tl.constexpr,
 ):  # fmt: skip
-    """The cotangent of a block of cells, whole strides, by a law that weighs its taps: the states of the few outputs
-    that read a cell are made anew, instead of stored by one kernel and read by another."""
-    i, ok = block(total, BLOCK, WIDE)
+    """Makes and stores the cotangent of a block of cells; the least bits, as `gather` has them for a relative law."""
     L: tl.constexpr = len(AXES) - 1
     ACROSS: tl.constexpr = cell_of(CELLS, L)
     EVEN: tl.constexpr = of(AXES, L, "size") % ACROSS == 0
     READERS: tl.constexpr = readers_of(AXES, CELLS)
-    ps, lane, lead = cells_at(i, AXES, LANES, CELLS, "size")
     left = of(AXES, L, "size") - ps[L]
     cs = ()
     for a in tl.static_range(len(AXES)):
         cs = cs + (ps[a] // of(AXES, a, "stride") + earliest(AXES, a),)
     at = lane + lead * (volume(AXES, "size") * LANES) + first_tap_at(cs, AXES, LANES, 1)
-    yes = tl.full((BLOCK,), 1, tl.int1)
-    states, _ = folded(x + at, x + at, ok, yes, cs, 0, LAW, False, FLIP, ACC, checked(AXES), LANES, READERS, 1)
     ats = ()
     theres = ()
     xs = ()
@@ -286,7 +282,14 @@ def pull(
         row = taken(x, ats[r], there, left, LANES, ACROSS, EVEN)
         for e in tl.static_range(ACROSS):
             xs = xs + (-row[e].to(ACC) if FLIP else row[e].to(ACC),)
-            accs = accs + (tl.full((BLOCK,), 0, ACC),)
+            accs = accs + (tl.full(lane.shape, 0, ACC),)
+    yes = tl.full(lane.shape, 1, tl.int1)
+    top = xs[0]
+    for e in tl.static_range(1, len(xs)):
+        top = tl.maximum(top, xs[e])
+    states, low = folded(x + at, x + at, top, ok, yes, cs, 0, LAW, False, FLIP, ACC, checked(AXES), LANES, READERS, 1)
+    if is_relative(LAW):
+        states = beyond(top, states)
     for n in tl.static_range(cell_size(READERS)):
         reads = ok
         cs_n = ()
@@ -294,13 +297,51 @@ def pull(
             cs_n = cs_n + (cs[a] + within_cell(READERS, n, a),)
             reads = reads & (cs_n[a] >= 0) & (cs_n[a] < of(AXES, a, "outputs"))
         g = tl.load(dy + address(cs_n, lane, lead, AXES, LANES, "outputs"), mask=reads, other=0).to(ACC)
-        g = share(g, states[n][1], LAW)
+        if is_relative(LAW):
+            g = tl.where(reads, g / states[n][1], 0.0).to(ACC)
+            low = unless_safe(low, states[n][1], reads, ACC)
+        else:
+            g = share(g, states[n][1], LAW)
         for e in tl.static_range(cell_size(CELLS)):
             if is_tap(AXES, CELLS, READERS, e, n):
-                one = weigh(g, xs[e], states[n][0], LAW)
-                accs = replaced(accs, e, accs[e] + tl.where(reads, one, 0.0).to(ACC))
+                if is_relative(LAW):  # the term of an input is the same for all who read it
+                    accs = replaced(accs, e, accs[e] + g)
+                else:
+                    one = weigh(g, xs[e], states[n][0], LAW)
+                    accs = replaced(accs, e, accs[e] + tl.where(reads, one, 0.0).to(ACC))
+    if is_relative(LAW):
+        for e in tl.static_range(cell_size(CELLS)):
+            accs = replaced(accs, e, accs[e] * term(xs[e], states[0][0], LAW))
     for r in tl.static_range(cell_size(CELLS) // ACROSS):
         store(dx, ats[r], accs[r * ACROSS : (r + 1) * ACROSS], theres[r], left, LANES, ACROSS, EVEN)
+    return low
+
+
+@triton.jit
+def pull(
+    x, dy, dx, total,
+    LAW: tl.constexpr, AXES: tl.constexpr, LANES: tl.constexpr, FLIP: tl.constexpr, EMPTY: tl.constexpr,
+    ACC: tl.constexpr, CELLS: tl.constexpr, BLOCK: tl.constexpr, WIDE: tl.constexpr,
+):  # fmt: skip
+    """The cotangent of a block of cells, whole strides, by a law that weighs its taps: the states of the few outputs
+    that read a cell are made anew, instead of stored by one kernel and read by another."""
+    i, ok = block(total, BLOCK, WIDE)
+    ps, lane, lead = cells_at(i, AXES, LANES, CELLS, "size")
+    HASTE: tl.constexpr = hasty(LAW, "push", AXES, EMPTY, False)
+    low = pulled(x, dy, dx, ok, ps, lane, lead, HASTE, AXES, LANES, FLIP, ACC, CELLS)
+    if HASTE != LAW:
+        if tl.min(low, 0) == bits_of_minus_zero(ACC):
+            tl.debug_barrier()  # what was stored is stored over
+            for n in range(cell_size(CELLS) // volume(AXES, "stride")):  # stride by stride, as in `one_by_one`
+                rest = n
+                ps_n = ()
+                there = ok
+                for a in tl.static_range(len(AXES) - 1, -1, -1):
+                    p = ps[a] + rest % (cell_of(CELLS, a) // of(AXES, a, "stride")) * of(AXES, a, "stride")
+                    rest = rest // (cell_of(CELLS, a) // of(AXES, a, "stride"))
+                    ps_n = (p,) + ps_n
+                    there = there & (p < of(AXES, a, "size"))
+                pulled(x, dy, dx, there, ps_n, lane, lead, LAW, AXES, LANES, FLIP, ACC, strides_of(AXES))
 
 
 # -- runs: a long window along one axis --------------------------------------------------------------------------------

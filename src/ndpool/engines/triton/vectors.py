@@ -82,6 +82,13 @@ def replaced(columns, r: tl.constexpr, value):
 
 
 @triton.jit
+def restated(states, r: tl.constexpr, state, N: tl.constexpr, PLANES: tl.constexpr):
+    """The same of N states; how many planes they have must be said, for Triton 3.6 does not tell (a, b) from ((a,), b)
+    among what a function was compiled for."""
+    return states[:r] + (state,) + states[r + 1 :]
+
+
+@triton.jit
 def unsigned(tap, residual):
     """A residual's tap as a number: torch has no unsigned words beyond a byte."""
     tap = tap.to(tl.int32)
