@@ -234,6 +234,16 @@ def reading(axes, cells, t, a, vector):
 
 
 @triton.constexpr_function
+def known_distance(axes, cells, lanes, t, vector):
+    """How far the outputs that the t-th look finds are from that of the cell's first input, where that is known."""
+    away = 0
+    for a in range(len(axes)):
+        if is_known(axes, cells, a):
+            away = away + reading(axes, cells, t, a, vector) * step(axes, a, lanes, "outputs")
+    return away
+
+
+@triton.constexpr_function
 def known_taps(axes, cells, t, vector):
     """Which taps the inputs of a cell are of the `vector` outputs that the t-th look finds, output by output: the
     digits that are known while compiling; -1 for none. In one piece, because it is asked often."""

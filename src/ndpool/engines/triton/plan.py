@@ -116,8 +116,8 @@ class Plan:
             total = self._cells("size", t.cells)
             _launch(
                 scatter.pull, total, t.block, t.warps, x, dy, dx, total, LAW=self.key, AXES=self.fields,
-                LANES=self.lanes, FLIP=self.flip, EMPTY=self.empty, ACC=self.acc, CELLS=t.cells, BLOCK=t.block,
-                WIDE=self.wide,
+                LANES=self.lanes, FLIP=self.flip, EMPTY=self.empty, ACC=self.acc, CELLS=t.cells, VECTOR=t.vector,
+                BLOCK=t.block, WIDE=self.wide,
             )  # fmt: skip
             return
         wide = torch.float64 if self.acc is tl.float64 else torch.float32
@@ -336,10 +336,12 @@ def usual_tiles(plan: Plan, mode: str) -> Tile:
         return Tile(vector=math.gcd(plan.inputs, 16 // plan.itemsize), block=256)
     if mode == "pull":
         cells = [axis.stride for axis in plan.axes]
-        cells[-1] = math.lcm(min(width, 4), last.stride)
+        width = min(width, 4)
+        cells[-1] = math.lcm(width, last.stride)
         if len(cells) == 2 and plan.lanes == 1:
             cells[0] *= 2
-        return Tile(tuple(cells), block=128 * (lanes if plan.lanes > 1 else 1))
+        before = (last.extent - 1 - last.lo) // last.stride * last.stride  # of the cell, where its first reader is
+        return Tile(tuple(cells), width if before % width == 0 else 1, block=128 * (lanes if plan.lanes > 1 else 1))
     if mode == "runs":
         long = 1 << (4 * last.extent // last.stride - 1).bit_length()
         if plan.lanes > 1:
@@ -388,7 +390,7 @@ def usual_tiles(plan: Plan, mode: str) -> Tile:
         elif _shares(axis, 4):
             cells[a] = 4
     if march:
-        cells[0] = min(16, plan.axes[0].size)
+        cells[0] = min(32, plan.axes[0].size)
     strides = cells[-1] // last.stride if plan.lanes == 1 else 0  # in a cell
     vector = math.gcd(strides, last.outputs) if strides else 1
     return Tile(tuple(cells), vector & -vector, march, block=128 * lanes if any(cells) else 512)

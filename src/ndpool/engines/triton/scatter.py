@@ -28,6 +28,7 @@ from .geometry import (
     held_of,
     is_known,
     is_tap,
+    known_distance,
     known_taps,
     of,
     power_of_two,
@@ -173,22 +174,25 @@ def given(
     rest = t
     for a in tl.static_range(len(AXES) - 1, -1, -1):
         if is_known(AXES, CELLS, a):
-            c = ps[a] // of(AXES, a, "stride") + reading(AXES, CELLS, T, a, VECTOR)
+            own = ps[a] // of(AXES, a, "stride")
+            c = own + reading(AXES, CELLS, T, a, VECTOR)
             reads = reads & (c >= 0) & (c < of(AXES, a, "outputs"))
+            at = at + own * step(AXES, a, LANES, "outputs")
         else:
             c, j, there = reader(ps[a], of(AXES, a, "readers") - 1 - rest % of(AXES, a, "readers"), AXES, a)
             reads = reads & there
             tap = tap + (j * volume(AXES, "taps", a)).to(tl.int32)
+            at = at + c * step(AXES, a, LANES, "outputs")
         rest = rest // readings(AXES, CELLS, a, VECTOR)
-        at = at + c * step(AXES, a, LANES, "outputs")
         cs = (c,) + cs
-    gs = loaded(dy + at, reads, 0, VECTOR)
+    AWAY: tl.constexpr = known_distance(AXES, CELLS, LANES, T, VECTOR)  # a constant, which addresses have room for
+    gs = loaded(dy + at + AWAY, reads, 0, VECTOR)
     wons = gs
     tops = gs
     if MODE == "spread":
-        wons = loaded(residual + at, reads, 0, VECTOR)
+        wons = loaded(residual + at + AWAY, reads, 0, VECTOR)
     if MODE == "turned":
-        tops = loaded(m + at, reads, 0, VECTOR)
+        tops = loaded(m + at + AWAY, reads, 0, VECTOR)
     for v in tl.static_range(VECTOR):
         g = gs[v].to(ACC)
         if MODE == "linear":
@@ -259,7 +263,7 @@ def lay(
 def pulled(
     x, dy, dx, ok, ps, lane, lead,
     LAW: tl.constexpr, AXES: tl.constexpr, LANES: tl.constexpr, FLIP: tl.constexpr, ACC: tl.constexpr,
-    CELLS: tl.constexpr,
+    CELLS: tl.constexpr, VECTOR: tl.constexpr,
 ):  # fmt: skip
     """Makes and stores the cotangent of a block of cells; the least bits, as `gather` has them for a relative law."""
     L: tl.constexpr = len(AXES) - 1
@@ -270,7 +274,7 @@ def pulled(
     cs = ()
     for a in tl.static_range(len(AXES)):
         cs = cs + (ps[a] // of(AXES, a, "stride") + earliest(AXES, a),)
-    at = lane + lead * (volume(AXES, "size") * LANES) + first_tap_at(cs, AXES, LANES, 1)
+    at = lane + lead * (volume(AXES, "size") * LANES) + first_tap_at(cs, AXES, LANES, VECTOR)
     ats = ()
     theres = ()
     xs = ()
@@ -287,7 +291,8 @@ def pulled(
     top = xs[0]
     for e in tl.static_range(1, len(xs)):
         top = tl.maximum(top, xs[e])
-    states, low = folded(x + at, x + at, top, ok, yes, cs, 0, LAW, False, FLIP, ACC, checked(AXES), LANES, READERS, 1)
+    ROOM: tl.constexpr = checked(AXES)
+    states, low = folded(x + at, x + at, top, ok, yes, cs, 0, LAW, False, FLIP, ACC, ROOM, LANES, READERS, VECTOR)
     if is_relative(LAW):
         states = beyond(top, states)
     for n in tl.static_range(cell_size(READERS)):
@@ -321,14 +326,14 @@ def pulled(
 def pull(
     x, dy, dx, total,
     LAW: tl.constexpr, AXES: tl.constexpr, LANES: tl.constexpr, FLIP: tl.constexpr, EMPTY: tl.constexpr,
-    ACC: tl.constexpr, CELLS: tl.constexpr, BLOCK: tl.constexpr, WIDE: tl.constexpr,
+    ACC: tl.constexpr, CELLS: tl.constexpr, VECTOR: tl.constexpr, BLOCK: tl.constexpr, WIDE: tl.constexpr,
 ):  # fmt: skip
     """The cotangent of a block of cells, whole strides, by a law that weighs its taps: the states of the few outputs
     that read a cell are made anew, instead of stored by one kernel and read by another."""
     i, ok = block(total, BLOCK, WIDE)
     ps, lane, lead = cells_at(i, AXES, LANES, CELLS, "size")
     HASTE: tl.constexpr = hasty(LAW, "push", AXES, EMPTY, False)
-    low = pulled(x, dy, dx, ok, ps, lane, lead, HASTE, AXES, LANES, FLIP, ACC, CELLS)
+    low = pulled(x, dy, dx, ok, ps, lane, lead, HASTE, AXES, LANES, FLIP, ACC, CELLS, VECTOR)
     if HASTE != LAW:
         if tl.min(low, 0) == bits_of_minus_zero(ACC):
             tl.debug_barrier()  # what was stored is stored over
@@ -341,7 +346,7 @@ def pull(
                     rest = rest // (cell_of(CELLS, a) // of(AXES, a, "stride"))
                     ps_n = (p,) + ps_n
                     there = there & (p < of(AXES, a, "size"))
-                pulled(x, dy, dx, there, ps_n, lane, lead, LAW, AXES, LANES, FLIP, ACC, strides_of(AXES))
+                pulled(x, dy, dx, there, ps_n, lane, lead, LAW, AXES, LANES, FLIP, ACC, strides_of(AXES), 1)
 
 
 # -- runs: a long window along one axis --------------------------------------------------------------------------------
