@@ -390,7 +390,7 @@ def usual_tiles(plan: Plan, mode: str) -> Tile:
         elif _shares(axis, 4):
             cells[a] = 4
     if march:
-        cells[0] = min(32, plan.axes[0].size)
+        cells[0] = min(16, plan.axes[0].size)
     strides = cells[-1] // last.stride if plan.lanes == 1 else 0  # in a cell
     vector = math.gcd(strides, last.outputs) if strides else 1
     return Tile(tuple(cells), vector & -vector, march, block=128 * lanes if any(cells) else 512)
