@@ -82,7 +82,7 @@ def run(window: Window, law: Law, dtype: torch.dtype) -> list[Any]:
 def main() -> None:
     rows = [(w, law, torch.float32) for w in WINDOWS for law in ("max", "mean")]
     rows += [("plane", law, torch.float32) for law in LAWS if law not in ("max", "mean")]
-    rows += [("space", "max", torch.int32), ("space", "smooth max", torch.float32)]
+    rows += [("space", "max", torch.int32)]
     rows += [("plane", law, dtype) for law in ("max", "sum") for dtype in POINTERS if dtype is not torch.float32]
     for window, law, dtype in rows:
         start = time.perf_counter()
