@@ -2,7 +2,8 @@
 
 Copy bandwidth is measured first. A row's floor is the bytes that must be read and written over that bandwidth; floor/ms
 is how near it a run comes. Every call is timed on the device between two events, with the cache flushed before it, and
-while the device is kept busy so that no launch is waited for; the median counts. A jvp gives value and tangent.
+while the device is kept busy for twice as long as the host takes, so that no launch is waited for; the median counts. A
+jvp gives value and tangent. Rows named "last" have channels that lie last.
 
     --rows max --dtypes float32 --peers eager      a part of the table
     --sweep                                        launch shapes beside those of the engine's table
@@ -15,6 +16,7 @@ import argparse
 import json
 import statistics
 import sys
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from itertools import product
@@ -45,6 +47,12 @@ class Row:
     ours: Run
     theirs: Run
     goal: float
+    layout: torch.memory_format = torch.contiguous_format
+
+    def tensors(self, dtype: torch.dtype) -> list[Tensor]:
+        """An input and a tangent."""
+        torch.manual_seed(0)
+        return [torch.randn(self.shape, device="cuda").to(dtype).to(memory_format=self.layout) for _ in range(2)]
 
 
 def smooth(x: Tensor) -> Tensor:
@@ -75,6 +83,10 @@ ROWS = {
     ),
     "smooth max 3x3 s2": Row((16, 64, 112, 112), lambda x: N.smooth_max_pool2d(x, 3, 2, 1), smooth, 0.6),
 }
+ROWS |= {
+    f"{name}, last": replace(ROWS[name], layout=torch.channels_last)
+    for name in ("max 2x2 s2", "max 3x3 s2 p1", "avg 3x3 s1 p1")
+}
 
 
 class Clock:
@@ -85,12 +97,18 @@ class Clock:
         self.flushed = torch.empty(2**28, dtype=torch.uint8, device="cuda")
 
     def __call__(self, call: Callable[[], Any]) -> float:
-        for _ in range(2):
+        for _ in range(3):
             call()
+        torch.cuda.synchronize()
+        start_host = time.perf_counter()
+        call()
+        host = time.perf_counter() - start_host
+        torch.cuda.synchronize()
+        busy = int(1_000_000 + 4e9 * host)  # cycles, of less than half a ns
         pairs = [[torch.cuda.Event(enable_timing=True) for _ in range(2)] for _ in range(self.repeats)]
         for start, stop in pairs:
             self.flushed.zero_()
-            torch.cuda._sleep(2_000_000)  # busy, while the host gets ahead
+            torch.cuda._sleep(busy)  # while the host gets ahead
             start.record()
             call()
             stop.record()
@@ -144,7 +162,7 @@ def sweep(name: str, row: Row, dtype: torch.dtype, clock: Clock) -> None:
     """Other launch shapes of one row, beside those of the engine's table."""
     from ndpool.engines.triton import plan as plans
 
-    x, dx = (torch.randn(row.shape, device="cuda").to(dtype) for _ in range(2))
+    x, dx = row.tensors(dtype)
     usual = measure(row.ours, x, dx, clock)
     print(f"{name:<22}{str(dtype)[6:]:<9} usual   " + "  ".join(f"{m} {t:.4f}" for m, t in usual.items()), flush=True)
     found: list[tuple[dict[str, float], str]] = []
@@ -152,7 +170,8 @@ def sweep(name: str, row: Row, dtype: torch.dtype, clock: Clock) -> None:
 
         def tiles(plan: Any, mode: str, rows: int = rows, block: float = block, warps: int = warps) -> Any:
             tile = plans.usual_tiles(plan, mode)
-            return replace(tile, march=tile.march * rows, block=max(1, int(tile.block * block)), warps=warps)
+            cells = tuple(n * rows if a == 0 < len(tile.cells) - 1 else n for a, n in enumerate(tile.cells))
+            return replace(tile, cells=cells, block=max(1, int(tile.block * block)), warps=warps)
 
         with patch.object(plans, "tiles", tiles):
             found.append((measure(row.ours, x, dx, clock), f"rows x{rows} block x{block} warps {warps}"))
@@ -189,8 +208,7 @@ def main() -> None:
     figures = []
     for row_name, row in chosen.items():
         for dtype in dtypes:
-            torch.manual_seed(0)
-            x, dx = (torch.randn(row.shape, device="cuda").to(dtype) for _ in range(2))
+            x, dx = row.tensors(dtype)
             times = {"ours": measure(row.ours, x, dx, clock)}
             if "eager" in peers:
                 times["eager"] = measure(row.theirs, x, dx, clock)

@@ -35,6 +35,7 @@ OPS = {
     "global avg": lambda x: N.global_avg_pool(x, axes=(-2, -1)),
     "global smooth max": lambda x: N.global_smooth_max_pool(x, axes=(-2, -1)),
     "smooth max": lambda x: N.smooth_max_pool2d(x, 3, 2, 1, beta=2.0),
+    "smooth max, sharp": lambda x: N.smooth_max_pool2d(x, 3, 2, 1, beta=50.0),
     "smooth min": lambda x: N.smooth_max_pool2d(x, 3, 1, 1, beta=-2.0),
     "smooth max, large": lambda x: N.smooth_max_pool2d(x, 11, 1, 5),
     "lp": lambda x: N.lp_pool2d(x, 3, 3, 2),
@@ -104,6 +105,19 @@ def test_integers_are_exact(dtype: torch.dtype) -> None:
     if dtype in (torch.int32, torch.int64):
         big = x + 2 ** (torch.iinfo(dtype).bits - 4)
         assert torch.equal(N.sum_pool2d(big.cuda(), 2).cpu(), N.sum_pool2d(big, 2))
+
+
+def test_the_first_of_zeros_wins() -> None:
+    """The sign of a zero says which of equals won; the CPU's engine knows."""
+    zeros = torch.tensor([0.0, -0.0, -1.0])[torch.randint(0, 3, (2, 8, 12, 40, 40))]
+    for f in (
+        lambda x: N.max_pool3d(x, 3, 1, 1),
+        lambda x: N.max_pool2d(x[0], 3, 2, 1),
+        lambda x: N.max_pool2d(x[0], 20),
+    ):
+        got, want = f(zeros.cuda()).cpu(), f(zeros)
+        assert torch.equal(got, want)
+        assert torch.equal(got.signbit(), want.signbit())
 
 
 def test_indices_are_those_of_torch() -> None:

@@ -15,7 +15,7 @@ from triton.compiler import ASTSource
 
 from ndpool.engines.native import longest
 from ndpool.engines.triton import plan as plans
-from ndpool.spec import SUM, Law, Window, adaptive, each, lp, maximum, mean, sliding, smooth_max
+from ndpool.spec import SUM, Law, Window, adaptive, each, lp, maximum, mean, sliding, smooth_max, whole
 
 TARGET = GPUTarget("cuda", 90, 32)
 POINTERS = {
@@ -41,6 +41,8 @@ WINDOWS = {
     "plane": SQUARE,
     "line": Window((each(2), sliding(64, 5, 1, (2, 2)))),
     "space, channels last": Window((each(2), *(sliding(n, 2, 2) for n in (4, 6, 8)), each(8))),
+    "space": Window((each(2), *(sliding(8, 3, 1, (1, 1)) for _ in range(3)))),
+    "one after another": Window((each(64), whole(7), whole(7))),
     "bins": Window((each(2), adaptive(23, 7), adaptive(7, 5))),
     "rank 4": Window(tuple(sliding(4, 2, 1) for _ in range(4))),
     "long": Window((each(2), sliding(40, 17, 1, (8, 8)), sliding(40, 17, 1, (8, 8)))),
@@ -80,6 +82,7 @@ def run(window: Window, law: Law, dtype: torch.dtype) -> list[Any]:
 def main() -> None:
     rows = [(w, law, torch.float32) for w in WINDOWS for law in ("max", "mean")]
     rows += [("plane", law, torch.float32) for law in LAWS if law not in ("max", "mean")]
+    rows += [("space", "max", torch.int32)]
     rows += [("plane", law, dtype) for law in ("max", "sum") for dtype in POINTERS if dtype is not torch.float32]
     for window, law, dtype in rows:
         start = time.perf_counter()

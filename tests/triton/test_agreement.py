@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from ndpool.engines import reference
-from ndpool.spec import Window, adaptive, each, maximum, mean, minimum, sliding, whole
+from ndpool.spec import Window, adaptive, each, maximum, mean, minimum, sliding, smooth_max, whole
 
 from .. import cases
 from ..cases import EXTREMES, FEW, LAWS, SMOOTH, assert_close, assert_exact, assert_same_zeros
@@ -25,6 +25,10 @@ def tiled(counted: bool) -> dict[str, Window]:
         "vectors": (each(2), slide(16, 3, 1, (1, 1)), slide(16, 3, 1, (1, 1))),
         "vectors, stride 2": (each(3), slide(8, 3, 2, (1, 1)), slide(16, 3, 2, (1, 1))),
         "no overlap": (each(2), slide(9, 2, 2), slide(24, 2, 2)),
+        "cells within a stride": (each(2), slide(16, 8, 8), slide(32, 8, 8)),
+        "step by step": (each(2), slide(4, 3, 1, (1, 1)), slide(3, 2, 1, (1, 0)), slide(4, 3, 1, (1, 1))),
+        "one column": (each(2), slide(9, 3, 1, (1, 1)), slide(5, 5, 1)),
+        "windows one after another": (each(70), whole(5), whole(5)),
         "a long line": (each(2), slide(64, 23, 1, (11, 11))),
         "lanes": (each(2), slide(6, 2, 1, (1, 0)), slide(5, 3, 2), slide(12, 3, 1, (0, 2), 2), each(4)),
         "passes": (each(1), slide(14, 9, 1, (4, 4)), slide(12, 9, 1, (4, 4))),
@@ -121,6 +125,30 @@ def test_channels_that_lie_last(law: str) -> None:
     agree(Window(axes), LAWS[law], "float32", order=(0, 2, 3, 1))
 
 
+@pytest.mark.parametrize("law", [maximum(), minimum()], ids=["max", "min"])
+def test_the_first_of_zeros_wins_in_a_forward(law: Any) -> None:
+    rng = np.random.default_rng(2)
+    for window in TILED[False].values():
+        x = rng.choice(np.array([0.0, -0.0, -1.0 if law.name == "max" else 1.0], "float32"), window.shape)
+        got, want = Engine(window, law, x.dtype).forward(x), reference.forward(window, law, x)
+        assert_exact(got, want)
+        assert_same_zeros(got, want)
+
+
+@pytest.mark.parametrize("window", ["vectors, stride 2", "no overlap", "vectors"])
+def test_terms_far_apart(window: str) -> None:
+    """A smooth max that no number of a cell can make relative, in its value and both derivatives."""
+    window_ = TILED[True][window]
+    rng = np.random.default_rng(5)
+    x = (rng.normal(size=window_.shape) * 200).astype(np.float32)
+    dx, dy = (cases.tangents(rng, shape, "float32") for shape in (window_.shape, window_.out_shape))
+    for law in (smooth_max(1.0), smooth_max(-3.0)):
+        got, want = Engine(window_, law, x.dtype).linearize(x), reference.linearize(window_, law, x)
+        assert_close(got.y, want.y)
+        assert_close(got.jvp(dx), want.jvp(dx))
+        assert_close(got.vjp(dy), want.vjp(dy))
+
+
 def test_blocks_change_no_bit(monkeypatch: pytest.MonkeyPatch) -> None:
     """What one program takes is no part of the meaning: sums are the same to the last bit."""
     from dataclasses import replace
@@ -133,9 +161,9 @@ def test_blocks_change_no_bit(monkeypatch: pytest.MonkeyPatch) -> None:
     x = rng.normal(size=window.shape).astype(np.float32)
     dy = rng.normal(size=window.out_shape).astype(np.float32)
     usual = Engine(window, mean(), x.dtype).linearize(x)
-    for march, across, vector in ((1, 1, 1), (2, 4, 4), (4, 8, 4)):
+    for cells, vector in (((1, 1), 1), ((2, 4), 4), ((4, 8), 4)):
         triton.bind.cache_clear()
-        shape = {"march": march, "across": across, "vector": vector, "block": 32}
+        shape = {"cells": cells, "vector": vector, "block": 32}
         monkeypatch.setattr(plans, "tiles", lambda p, m, s=shape: replace(plans.usual_tiles(p, m), **s))
         other = Engine(window, mean(), x.dtype).linearize(x)
         assert_exact(other.y, usual.y)

@@ -21,11 +21,11 @@ from torch import Tensor
 from ...spec import SUM, Axis, Law, Window, each
 from ..dtypes import name
 from ..native import longest
-from . import kernels
+from . import gather, scatter
 
 log = logging.getLogger("ndpool.triton")
 
-Fields = tuple[int, ...]  # an axis as `kernels.FIELDS` has it
+Fields = tuple[int, ...]  # an axis as `geometry.FIELDS` has it
 
 UNROLLED = 64  # taps, or readers, up to which loops are unrolled
 ACCUMULATORS = {"float64": tl.float64, "float32": tl.float32, "float16": tl.float32, "bfloat16": tl.float32}
@@ -77,11 +77,20 @@ class Plan:
         self.taps = math.prod(map(longest, self.axes))
         self.readers = math.prod(_readers(axis) for axis in self.axes)
         self.wide = max(self.inputs, self.outputs) > NARROW
-        self.rows = next((a for a, axis in enumerate(self.axes[:-1]) if longest(axis) > 1), -1)
         self.itemsize = SIZES[full]
         # large windows that hardly overlap: taps side by side
         self.collects = self.readers <= 4 and (longest(self.axes[-1]) >= 16 or self.taps > UNROLLED)
-        self.side = min(1 << (self.taps - 1).bit_length(), 512)
+        # step by step along the first axis, where windows of rank 3 and up slide along it
+        first = self.axes[0]
+        self.marches = len(self.axes) > 2 and _slides(first) and first.stride == 1
+        # few taps for each input: what a vjp needs of an output is made anew
+        strides = math.prod(axis.stride for axis in self.axes)
+        self.remakes = self.taps <= min(27, 3 * strides) and all(a.per == 1 and a.stride <= 4 for a in self.axes)
+        # long windows along one axis: what an input won lies side by side
+        self.runs = len(self.axes) == 1 and _slides(first) and _readers(first) > 8 and 4 * first.extent <= 2048
+        # windows that lie one after another, but not on multiples of a vector: loaded at once
+        self.flat = self.collects and self.lanes == 1 and self.axes == [_whole(self.taps)] and self.taps <= 128
+        self.flat = self.flat and self.taps % 4 != 0
 
     # -- what engines run
 
@@ -102,6 +111,15 @@ class Plan:
         if x is None or self.key[0] in ("sum", "mean"):
             self._scatter("linear", dy, dy, dy, dy, dx)
             return
+        if self.remakes:
+            t = tiles(self, "pull")
+            total = self._cells("size", t.cells)
+            _launch(
+                scatter.pull, total, t.block, t.warps, x, dy, dx, total, LAW=self.key, AXES=self.fields,
+                LANES=self.lanes, FLIP=self.flip, EMPTY=self.empty, ACC=self.acc, CELLS=t.cells, VECTOR=t.vector,
+                BLOCK=t.block, WIDE=self.wide,
+            )  # fmt: skip
+            return
         wide = torch.float64 if self.acc is tl.float64 else torch.float32
         m, share = (torch.empty(dy.numel(), dtype=wide, device=dy.device) for _ in range(2))
         self._gather("turn", x, dy, m, share)
@@ -112,6 +130,9 @@ class Plan:
 
     def spread(self, residual: Tensor, dy: Tensor, dx: Tensor, earlier: Tensor | None = None, inner: int = 0) -> None:
         """The cotangent; in a later pass, `earlier` gets which of `inner` taps won before."""
+        if self.runs:
+            self._runs(residual, dy, dx, dy if earlier is None else earlier, inner or 1)
+            return
         self._scatter("spread", dy, dy, dy if earlier is None else earlier, residual, dx, inner)
 
     def positions(self, residual: Tensor, places: Tensor) -> None:
@@ -128,40 +149,65 @@ class Plan:
         }  # fmt: skip
         if self.collects:
             _launch(
-                kernels.collect, self.outputs, t.block, t.warps, x, dx, y, b, self.outputs, **constants, SIDE=self.side
-            )
+                gather.collect, self.outputs, t.block, t.warps, x, dx, y, b, self.outputs, **constants, SIDE=t.side,
+                FLAT=self.flat,
+            )  # fmt: skip
             return
-        total = self.lead * self.lanes * self._blocks("outputs", t.march, t.across)
+        total = self._cells("outputs", t.cells)
         _launch(
-            kernels.gather, total, t.block, t.warps, x, dx, y, b, total, **constants, INNER=inner, MARCH=t.march,
-            OUT=t.across, VECTOR=t.vector, UNROLL=self.taps <= UNROLLED,
+            gather.gather, total, t.block, t.warps, x, dx, y, b, total, **constants, INNER=inner, CELLS=t.cells,
+            VECTOR=t.vector, MARCH=t.march, UNROLL=self.taps <= UNROLLED,
         )  # fmt: skip
 
     def _scatter(
         self, mode: str, x: Tensor, dy: Tensor, m: Tensor, residual: Tensor, dx: Tensor, inner: int = 0
     ) -> None:
+        if self.flat and mode != "turned":
+            t = tiles(self, "lay")
+            total = self.inputs // t.vector
+            _launch(
+                scatter.lay, total, t.block, t.warps, dy, residual, dx, total, MODE=mode, N=self.taps,
+                DIVISOR=self.divisor, ACC=self.acc, VECTOR=t.vector, BLOCK=t.block, WIDE=self.wide,
+            )  # fmt: skip
+            return
         t = tiles(self, mode)
-        total = self.lead * self.lanes * self._blocks("size", t.march or 1, t.across or 1)
+        total = self._cells("size", t.cells)
         _launch(
-            kernels.scatter, total, t.block, t.warps, x, dy, m, residual, dx, total, LAW=self.key, MODE=mode,
+            scatter.scatter, total, t.block, t.warps, x, dy, m, residual, dx, total, LAW=self.key, MODE=mode,
             AXES=self.fields, LANES=self.lanes, FLIP=self.flip, DIVISOR=self.divisor, INNER=inner, ACC=self.acc,
-            MARCH=t.march, CELL=t.across, VECTOR=t.vector, UNROLL=self.readers <= UNROLLED, BLOCK=t.block,
+            CELLS=t.cells, VECTOR=t.vector, MARCH=t.march, UNROLL=self.readers <= UNROLLED, BLOCK=t.block,
             WIDE=self.wide,
+        )  # fmt: skip
+
+    def _runs(self, residual: Tensor, dy: Tensor, dx: Tensor, earlier: Tensor, inner: int) -> None:
+        axis = self.axes[0]
+        t = tiles(self, "runs")
+        whole = self.lanes == 1 and axis.outputs <= t.side
+        stretch = axis.size if whole else (t.side - 2) * axis.stride - axis.extent + 2
+        stretches = -(-axis.size // stretch)
+        stretch = -(-axis.size // stretches)
+        lines = self.lead * self.lanes
+        kernel = scatter.walk if self.lanes > 1 else scatter.runs
+        programs = -(-lines // t.block) * stretches
+        _launch(
+            kernel, programs, 1, t.warps, dy, residual, earlier, dx, lines, AXES=self.fields, LANES=self.lanes,
+            INNER=inner, ACC=self.acc, KEY=tl.int64 if axis.size * inner >= 2**31 else tl.int32, STRETCH=stretch,
+            LONG=t.side, BLOCK=t.block, WIDE=self.wide,
         )  # fmt: skip
 
     def _pick(self, residual: Tensor, dx: Tensor, y: Tensor, steps: tuple[int, ...] | None) -> None:
         t = tiles(self, "pick")
+        total = self._cells("outputs", t.cells)
         _launch(
-            kernels.pick, self.outputs, t.block, t.warps, residual, dx, y, self.outputs, STEPS=steps, AXES=self.fields,
-            LANES=self.lanes, EMPTY=self.empty, BLOCK=t.block, WIDE=self.wide,
+            gather.pick, total, t.block, t.warps, residual, dx, y, total, STEPS=steps, AXES=self.fields,
+            LANES=self.lanes, EMPTY=self.empty, CELLS=t.cells, BLOCK=t.block, WIDE=self.wide,
         )  # fmt: skip
 
-    def _blocks(self, side: str, march: int, across: int) -> int:
-        """How many blocks of `march` rows by `across` positions that side of the window has."""
-        n = 1
-        for a, axis in enumerate(self.axes):
-            taken = across if a == len(self.axes) - 1 else march if a == self.rows else 1
-            n *= -(-getattr(axis, side) // taken)
+    def _cells(self, side: str, cells: tuple[int, ...]) -> int:
+        """How many cells that side of the window has."""
+        n = self.lead * self.lanes
+        for axis, cell in zip(self.axes, cells, strict=True):
+            n *= -(-getattr(axis, side) // (cell or 1))
         return n
 
 
@@ -265,11 +311,13 @@ def planned(window: Window, law: Law, dtype: Any, order: tuple[int, ...], axes: 
 
 @dataclass(frozen=True)
 class Tile:
-    """What one program takes: of the rows, of the last axis, how many of these in a vector; its block, its warps."""
+    """What one program takes: how many neighbours of each axis a thread, how many of the last at once, whether step by
+    step along the first, how many taps side by side; its block, its warps."""
 
-    march: int = 1
-    across: int = 1
+    cells: tuple[int, ...] = ()
     vector: int = 1
+    march: bool = False
+    side: int = 1
     block: int = 512
     warps: int = 4
 
@@ -277,38 +325,75 @@ class Tile:
 def usual_tiles(plan: Plan, mode: str) -> Tile:
     """The launch shape of a mode, by the kind of window; measured by `benchmarks/gpu.py --sweep`."""
     last = plan.axes[-1]
-    row = plan.axes[plan.rows] if plan.rows >= 0 else None
     width = math.gcd(last.size, 16 // plan.itemsize) if plan.lanes == 1 and last.per == 1 else 1
     lanes = math.gcd(plan.lanes, 16 // plan.itemsize)  # beside one another: the compiler loads them at once
+    one = (1,) * len(plan.axes)
+    joined = [a for a, axis in enumerate(plan.axes[:-1]) if _overlaps(axis)]
     if mode == "pick":
-        return Tile()
+        across = 4 if plan.lanes == 1 and last.per == 1 and last.outputs % 4 == 0 else 1
+        return Tile((*one[:-1], across), block=512 // across)
+    if mode == "lay":
+        return Tile(vector=math.gcd(plan.inputs, 16 // plan.itemsize), block=256)
+    if mode == "pull":
+        cells = [axis.stride for axis in plan.axes]
+        width = min(width, 4)
+        cells[-1] = math.lcm(width, last.stride)
+        if len(cells) == 2 and plan.lanes == 1:
+            cells[0] *= 2
+        before = (last.extent - 1 - last.lo) // last.stride * last.stride  # of the cell, where its first reader is
+        return Tile(tuple(cells), width if before % width == 0 else 1, block=128 * (lanes if plan.lanes > 1 else 1))
+    if mode == "runs":
+        long = 1 << (4 * last.extent // last.stride - 1).bit_length()
+        if plan.lanes > 1:
+            return Tile(side=max(32, long), block=128)
+        long = min(1 << (last.outputs - 1).bit_length(), max(512, long))
+        return Tile(side=long, block=max(1, 2048 // long), warps=8)
     if mode in ("forward", "winners", "push", "turn"):
         if plan.collects:
-            return Tile(block=max(1, 2048 // plan.side))
+            side = 1 << (plan.taps - 1).bit_length()
+            if not plan.flat:
+                side = min(side, 512 // plan.itemsize)
+            return Tile(side=side, block=max(1, (8192 if plan.flat else 2048) // (side * plan.itemsize)))
         if plan.taps > UNROLLED:
-            return Tile()
-        across = width // math.gcd(width, last.stride)
-        few = plan.lanes > 1 or len(plan.axes) > 2
-        if plan.lanes > 1 and _overlaps(last):
-            long = last.extent > 8 and row is None
-            across, lanes = (8, lanes if mode == "forward" else 1) if long else (2, lanes)
-        march = (2 if few else 4) if row is not None and _overlaps(row) else 1
-        block = 128 * lanes
-        return Tile(march, min(across, _power(last.outputs)), width if across <= last.outputs else 1, block, 4)
+            return Tile(one)
+        least = width // math.gcd(width, last.stride)
+        across = 2 if plan.lanes > 1 and _overlaps(last) else least
+        if len(plan.axes) == 1 and _slides(last) and last.extent > 8 * last.stride:
+            across, lanes = 16, min(lanes, 4) if mode == "forward" else 1
+        across = min(across, _power(last.outputs))
+        cells = [*one[:-1], across]
+        whole = width if least <= across else 1
+        if plan.marches:
+            cells[0] = min(32, plan.axes[0].outputs)
+            if 1 in joined:
+                cells[1] = 4 if plan.itemsize > 2 else 2
+        elif joined == [0] and len(plan.axes) == 2:
+            cells[0] = 2 if plan.lanes > 1 or plan.axes[0].stride > 1 else 4
+        return Tile(tuple(cells), whole, plan.marches, block=128 * lanes)
     if plan.readers > UNROLLED:
-        return Tile(0, 0)
-    cell = 0
+        return Tile((0,) * len(plan.axes))
+    cells = [0] * len(plan.axes)
     if last.per == 1 and last.stride <= 4:
-        cell = math.lcm(width, last.stride)
+        cells[-1] = math.lcm(width, last.stride)
         if plan.lanes > 1 and _overlaps(last):
-            long = last.extent > 8 and row is None
-            cell = (8 if long else 2) // last.stride * last.stride or last.stride
+            long = last.extent > 8 and len(plan.axes) == 1
+            cells[-1] = (8 if long else 2) // last.stride * last.stride or last.stride
             lanes = lanes if mode == "linear" or not long else 1
-    march = 0
-    if row is not None and row.per == 1 and row.stride <= 4:
-        march = (2 if plan.lanes > 1 or len(plan.axes) > 2 else 4) if _overlaps(row) and row.stride == 1 else row.stride
-    vector = math.gcd(cell // last.stride, last.outputs) if plan.lanes == 1 and cell else 1
-    return Tile(march, cell, vector & -vector, 128 * lanes if march or cell else 512, 4)
+    elif _shares(last, width):
+        cells[-1] = width
+    march = plan.marches and mode != "turned"
+    rows = 4 if plan.lanes == 1 and len(plan.axes) == 2 else 2
+    for a, axis in enumerate(plan.axes[:-1]):
+        if axis.per == 1 and axis.stride <= 4:
+            if a not in joined[1:] or march:  # every reader that is known is code
+                cells[a] = rows if a in joined and axis.stride == 1 else axis.stride
+        elif _shares(axis, 4):
+            cells[a] = 4
+    if march:
+        cells[0] = min(16, plan.axes[0].size)
+    strides = cells[-1] // last.stride if plan.lanes == 1 else 0  # in a cell
+    vector = math.gcd(strides, last.outputs) if strides else 1
+    return Tile(tuple(cells), vector & -vector, march, block=128 * lanes if any(cells) else 512)
 
 
 tiles = usual_tiles  # replaced by a benchmark's sweep
@@ -316,6 +401,17 @@ tiles = usual_tiles  # replaced by a benchmark's sweep
 
 def _overlaps(axis: Axis) -> bool:
     return axis.per == 1 and axis.stride < axis.extent and axis.outputs > 1
+
+
+def _shares(axis: Axis, cell: int) -> bool:
+    """Whether so many neighbouring positions have one reader, all of them or none."""
+    apart = axis.per == axis.dilation == 1 and axis.stride >= axis.extent and cell > 1
+    return apart and not any(n % cell for n in (axis.size, axis.stride, axis.extent, axis.lo))
+
+
+def _slides(axis: Axis) -> bool:
+    """Whether neighbouring outputs read neighbouring positions, many of them together."""
+    return _overlaps(axis) and axis.dilation == 1
 
 
 def _power(n: int) -> int:
@@ -350,7 +446,7 @@ def _folded(axes: list[Axis]) -> tuple[int, int, list[Axis], list[list[int]]]:
             groups[-1] = each(groups[-1][0].size * axis.size), [*groups[-1][1], i]
         elif groups and _is_whole(groups[-1][0]) and _is_whole(axis):
             n = groups[-1][0].size * axis.size
-            groups[-1] = Axis(n, 1, stride=n, extent=n), [*groups[-1][1], i]
+            groups[-1] = _whole(n), [*groups[-1][1], i]
         else:
             groups.append((axis, [i]))
     lead = groups.pop(0)[0].size if groups and _is_each(groups[0][0]) else 1
@@ -372,7 +468,11 @@ def _is_each(axis: Axis) -> bool:
 
 
 def _is_whole(axis: Axis) -> bool:
-    return axis == Axis(axis.size, 1, stride=axis.size, extent=axis.size) and axis.size > 1
+    return axis == _whole(axis.size) and axis.size > 1
+
+
+def _whole(n: int) -> Axis:
+    return Axis(n, 1, stride=n, extent=n)
 
 
 def _readers(axis: Axis) -> int:
