@@ -476,7 +476,7 @@ template <class Law, unsigned READ> struct Folding {
       each_vector<T>(m, [&](auto kind, i64 j) INLINE_LAMBDA {
         using X = decltype(kind);
         auto there = [&](i64 t) INLINE_LAMBDA {  // two rows at a time are more than processors foresee
-          __builtin_prefetch(from.at[0] + t * gap + j + AHEAD);
+          __builtin_prefetch(from.at[0] + t * gap + j + AHEAD, 0, 2);
           return tap_at<X>(from, t * gap + j, t, bias);
         };
         auto a = there(t);
