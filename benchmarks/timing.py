@@ -119,10 +119,11 @@ def stream(read: Any, write: Any, threads: int) -> None:
 
 
 def floors(moved: tuple[int, int], threads: int) -> dict[str, Callable[[], Any]]:
-    """The floor with a fresh output at each call, as every contender has it, and with an output that is kept.
+    """The floor with a fresh output at each call, as contenders have it, and with an output that is kept.
 
     The first is the one that fractions refer to. The second shows what fresh memory costs: beyond some 32 MB the
-    system hands out new pages each time and clears them, which takes longer than the stream itself.
+    system hands out new pages each time and clears them, which takes longer than the stream itself. Those who keep the
+    memory of earlier results (ndpool does, as some others do) may go below the first.
     """
     source, kept = np.ones(moved[0], np.uint8), np.ones(moved[1], np.uint8)
     return {
