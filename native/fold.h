@@ -147,24 +147,25 @@ template <class Law, unsigned READ> struct Folding {
     i64 a = axis.whole_from, b = axis.whole_to, stride = axis.stride;
     I step = I(tap_step);
     auto single = [&](i64 j) {
-      if (axis.length[j] == 0) {
+      Clipped w = axis.at(j);
+      if (w.length == 0) {
         for (int i = 0; i < PLANES; i++) to.at[i][j] = 0;
         return;
       }
-      I bias = I(across + skipped(j) * step);
+      I bias = I(across + I(w.skipped) * step);
       using X = Small<T>;  // vectors choose without branches
-      auto s = along<X, 0, 0>(top, axis.first[j], axis.length[j], axis.step, bias, step);
+      auto s = along<X, 0, 0>(top, w.first, w.length, axis.step, bias, step);
       for (i64 r = 1; r < rows; r++)
-        law.merge(s,
-                  along<X, 0, 0>(top, axis.first[j] + r * gap, axis.length[j], axis.step, I(bias + I(r) * down), step));
+        law.merge(s, along<X, 0, 0>(top, w.first + r * gap, w.length, axis.step, I(bias + I(r) * down), step));
       State<One<T>, PLANES> one;
       for (int i = 0; i < PLANES; i++) one.at[i] = s.at[i][0];
       give<One<T>>(to, j, one);
     };
     for (i64 j = 0; j < a; j++) single(j);
     if (a < b) {
-      I bias = I(across + skipped(a) * step);
-      i64 origin = axis.first[a], many = axis.length[a];
+      Clipped w = axis.at(a);
+      I bias = I(across + I(w.skipped) * step);
+      i64 origin = w.first, many = w.length;
       each_vector<T, true>(b - a, [&](auto kind, i64 j) INLINE_LAMBDA {
         using X = decltype(kind);
         i64 at = origin + j * stride;
@@ -190,13 +191,13 @@ template <class Law, unsigned READ> struct Folding {
                  i64 outer_step) const {
     for (i64 piece = 0; piece < pieces; piece++, from = from + from_step)
       for (i64 o = begin; o < end; o++, to = to + axis.outputs) {
-        if (outer.length[o] == 0) {
+        Clipped rows = outer.at(o);
+        if (rows.length == 0) {
           for (int i = 0; i < PLANES; i++) std::memset(to.at[i], 0, size_t(axis.outputs) * sizeof(T));
           continue;
         }
-        I across = I(I((outer.first[o] - outer.start[o]) / outer.step) * I(outer_step));
-        row_of<STRIDE, TAPS>(to, from + (outer.first[o] - first_row) * row_step, outer.length[o], outer.step * row_step,
-                             across, I(outer_step));
+        row_of<STRIDE, TAPS>(to, from + (rows.first - first_row) * row_step, rows.length, outer.step * row_step,
+                             I(I(rows.skipped) * I(outer_step)), I(outer_step));
       }
   }
 
@@ -207,16 +208,18 @@ template <class Law, unsigned READ> struct Folding {
     i64 gap = axis.step * row, down = outer.step * row_step;
     for (i64 piece = 0; piece < pieces; piece++, from = from + from_step)
       for (i64 o = begin; o < end; o++) {
-        From top = from + (outer.first[o] - first_row) * row_step;
-        I across = I(I((outer.first[o] - outer.start[o]) / outer.step) * I(outer_step));
+        Clipped column = outer.at(o);
+        From top = from + (column.first - first_row) * row_step;
+        I across = I(I(column.skipped) * I(outer_step));
         for (i64 j = 0; j < axis.outputs; j++, to = to + m) {
-          i64 rows = outer.length[o], taps = axis.length[j];
+          Clipped w = axis.at(j);
+          i64 rows = column.length, taps = w.length;
           if (rows == 0 || taps == 0) {
             for (int i = 0; i < PLANES; i++) std::memset(to.at[i], 0, size_t(m) * sizeof(T));
             continue;
           }
-          From corner = top + axis.first[j] * row;
-          I bias = I(across + skipped(j) * step);
+          From corner = top + w.first * row;
+          I bias = I(across + I(w.skipped) * step);
           auto go = [&](auto fixed) INLINE_LAMBDA {
             constexpr int TAPS = decltype(fixed)::value;
             each_vector<T, true>(m, [&](auto kind, i64 l) INLINE_LAMBDA {
@@ -236,7 +239,7 @@ template <class Law, unsigned READ> struct Folding {
 
   // go(stride, taps), both as constants; taps 0: any number
   template <class Go> INLINE void with_row(Go go) const {
-    i64 taps = axis.step == 1 && axis.whole_from < axis.whole_to ? axis.length[axis.whole_from] : 0;
+    i64 taps = axis.step == 1 && axis.whole_from < axis.whole_to ? axis.length(axis.whole_from) : 0;
     std::integral_constant<int, 0> any;
     std::integral_constant<int, 1> one;
     std::integral_constant<int, 2> two;
@@ -280,26 +283,23 @@ template <class Law, unsigned READ> struct Folding {
       for (int i = 0; i < PLANES; i++) std::memset(to.at[i], 0, size_t(n) * sizeof(T));
   }
 
-  // taps of output o that clipping left out before the first
-  I skipped(i64 o) const { return I((axis.first[o] - axis.start[o]) / axis.step); }
-
   void one(To to, From from, i64 o) const {
-    if (axis.length[o] == 0) return zero(to, m);
-    From taps = from + (axis.first[o] - base) * row;
-    I step = I(tap_step);
+    Clipped w = axis.at(o);
+    if (w.length == 0) return zero(to, m);
+    From taps = from + (w.first - base) * row;
+    I step = I(tap_step), bias = I(I(w.skipped) * step);
     if (axis.lines) {
       i64 piece = 0;
       if constexpr (Law::light && PLANES == 1)
-        if (m == 1 && axis.step == 1 && axis.length[o] >= ABREAST && axis.length[o] < LONG)
+        if (m == 1 && axis.step == 1 && w.length >= ABREAST && w.length < LONG)
           for (constexpr i64 N = LANES<Vec<T>>; piece + N < pieces;
                piece += N, to = to + N * to_step, taps = taps + N * from_step)
-            line_by_line(to, taps, axis.length[o]);
+            line_by_line(to, taps, w.length);
       for (; piece < pieces; piece++, to = to + to_step, taps = taps + from_step)
-        m == 1 && axis.step == 1 ? line(to, taps, axis.length[o], I(skipped(o) * step))
-                                 : lines(to, taps, axis.length[o], I(skipped(o) * step));
+        m == 1 && axis.step == 1 ? line(to, taps, w.length, bias) : lines(to, taps, w.length, bias);
       return;
     }
-    across<1>(to, taps, m, axis.length[o], axis.step * row, 1, I(skipped(o) * step), step);
+    across<1>(to, taps, m, w.length, axis.step * row, 1, bias, step);
   }
 
   // -- many consecutive elements to one state
@@ -577,9 +577,10 @@ template <class Law, unsigned READ> struct Folding {
   i64 clamp(i64 o) const { return o < from ? from : o > to ? to : o; }
 
   void slide(To to, From from, i64 a, i64 b) const {
+    Clipped w = axis.at(a);
     I step = I(tap_step);
-    across(to + (a - this->from) * m, from + (axis.first[a] - base) * row, (b - a) * m, axis.length[a], axis.step * row,
-           m == 1 ? axis.stride : 1, I(skipped(a) * step), step);
+    across(to + (a - this->from) * m, from + (w.first - base) * row, (b - a) * m, w.length, axis.step * row,
+           m == 1 ? axis.stride : 1, I(I(w.skipped) * step), step);
   }
 
   // one input position, read by all
@@ -605,11 +606,11 @@ template <class Law, unsigned READ> struct Folding {
     To room;
     for (int i = 0; i < PLANES; i++) room.at[i] = phases + i * (this->to - this->from);
     for (i64 r = 0; r < P; r++) {
-      i64 o = a + r;
-      if (axis.length[o] == 0)
+      Clipped w = axis.at(a + r);
+      if (w.length == 0)
         zero(room + r * n, n);
       else
-        across<1>(room + r * n, from + (axis.first[o] - base), n, axis.length[o], axis.step, 1, 0, 0);
+        across<1>(room + r * n, from + (w.first - base), n, w.length, axis.step, 1, 0, 0);
     }
     for (int i = 0; i < PLANES; i++) {
       T *out = to.at[i] + (a - this->from);
@@ -630,8 +631,6 @@ template <class Law, unsigned READ> struct Folding {
   // Positions are cut into blocks as long as a window, wherever the outputs wanted begin. A window is then the end of
   // one block and the beginning of the next: one merge of a fold backwards and a fold forwards, however long it is.
 
-  static i64 floor_div(i64 a, i64 b) { return b == 1 ? a : a >= 0 ? a / b : -((b - 1 - a) / b); }
-
   static constexpr int MERGED = Law::light ? 4 : 1;      // vectors that go down a column side by side
   static constexpr i64 COLUMN = MERGED * LANES<Vec<T>>;  // their elements
 
@@ -645,7 +644,8 @@ template <class Law, unsigned READ> struct Folding {
   void columns(To to, From from) const {
     for (i64 o = this->from; o < this->to && o < this->from + axis.phases; o++) {
       To out = to + (o - this->from) * m;
-      i64 windows = (this->to - o + axis.phases - 1) / axis.phases, n = axis.taps[o];
+      i64 windows = (this->to - o + axis.phases - 1) / axis.phases;
+      auto [start, n] = axis.covers(o);
       if (n == 0) {
         for (i64 w = 0; w < windows; w++) zero(out + w * axis.phases * m, m);
         continue;
@@ -654,10 +654,10 @@ template <class Law, unsigned READ> struct Folding {
       i64 turns = 1;
       while (turns * axis.stride % axis.step) turns++;
       for (i64 w = 0; w < turns && w < windows; w++)
-        each_block<T, MERGED>(m, [&](auto kind, auto many, i64 j) INLINE_LAMBDA {
-          column<decltype(kind), decltype(many)::value>(
-              out + w * axis.phases * m + j, from + j, n, axis.start[o] + w * axis.stride,
-              axis.stride * turns / axis.step, (windows - w + turns - 1) / turns, turns * axis.phases * m);
+        each_block<T, MERGED>(m, [&, start = start, n = n](auto kind, auto many, i64 j) INLINE_LAMBDA {
+          column<decltype(kind), decltype(many)::value>(out + w * axis.phases * m + j, from + j, n,
+                                                        start + w * axis.stride, axis.stride * turns / axis.step,
+                                                        (windows - w + turns - 1) / turns, turns * axis.phases * m);
         });
     }
   }

@@ -120,7 +120,11 @@ Outcome run(Job &job, i64 unit, Arena &arena) {
   }
 }
 
-i64 units(const Plan &p, Mode mode) { return count_units(p, mode == Mode::pull || mode == Mode::spread); }
+i64 units(const Plan &p, Mode mode) {
+  bool folds = mode == Mode::forward || mode == Mode::winners || mode == Mode::push;
+  if (folds && p.pieces > 1) return p.tiles * p.axes[0].outputs * p.pieces;
+  return count_units(p, mode == Mode::pull || mode == Mode::spread);
+}
 
 // Reads and writes that many bytes and no more: the least that any kernel over them can take.
 void stream(const char *from, i64 read, char *to, i64 written) {

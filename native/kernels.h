@@ -6,27 +6,11 @@
 #pragma once
 #include <cstdint>
 
+#include "axis.h"
+
 namespace ndpool {
 
-using i64 = int64_t;
-
 constexpr i64 DEALT = 48;  // outputs from which on the phases of a row are worth rows of their own
-
-// Output o reads first[o], first[o] + step, ...: length[o] positions of [0, size). Without clipping it would begin at
-// start[o] and read taps[o]. It counts count[o] positions. Between `whole_from` and `whole_to` windows repeat: output
-// q * phases + r reads the same number of positions for every q, and `stride` further on for the next q.
-struct Axis {
-  i64 size, outputs, step, longest;  // longest: the most taps of any output
-  i64 most_taps;                     // before clipping
-  i64 lowest, highest;               // all that is read lies in [lowest, highest)
-  i64 phases, stride, whole_from, whole_to;
-  bool slides;  // start[o] = o * stride - lo for every output
-  bool blocks;  // long windows that overlap: merge the ends of blocks rather than tap by tap
-  bool lines;   // long windows that hardly do: merge many taps side by side
-  bool turns;   // rows are better folded as columns: many of their outputs are unlike their neighbours
-  bool gaps;    // some output reads nothing
-  const i64 *first, *length, *start, *count, *taps;
-};
 
 enum class Law : int32_t { max, sum, smooth_max, lp };  // min is max, and beta < 0 is beta > 0, of the flipped input
 enum class Ties : int32_t { first, last, all, split };
@@ -42,6 +26,8 @@ enum class Mode : int32_t {
 enum class Type : int32_t { f32, f64, f16, bf16, i8, i16, i32, i64, u8, u16, u32, u64 };
 
 constexpr int MOST_AXES = 32;
+constexpr i64 MOST_PIECES = 1024;   // into which a long window is cut
+constexpr i64 PIECE_BYTES = 3 * 8;  // of the state of one: up to three planes
 
 // A residual is the index of the winning tap among all taps of the unclipped window, in row-major order.
 struct Plan {
@@ -60,9 +46,10 @@ struct Plan {
   i64 tap_steps[MOST_AXES];                         // what the next tap along a pooled axis adds to a residual
   i64 position_steps[MOST_AXES];  // row-major strides of the pooled axes as the caller numbers positions
   i64 residual_bytes;
-  // how the work is cut: units of `bands` consecutive outermost outputs (or inputs, for pull and spread) of one tile,
-  // or of several whole tiles
-  i64 band, tiles_a_unit, band_back, tiles_a_unit_back;
+  // How the work is cut: units of `band` consecutive outermost outputs (or inputs, for pull and spread) of one tile, or
+  // of several whole tiles; or, if `pieces` > 1, a piece of one output's window each (not for pull and spread).
+  i64 band, tiles_a_unit, band_back, tiles_a_unit_back, pieces;
+  i64 unit_size, unit_size_back;  // elements of one of them, about
   bool even, padded, empty;  // all outputs count alike; some count positions that they do not read; some count nothing
   bool unread;               // some inputs are read by no output
 };
@@ -80,11 +67,15 @@ struct Job {
   Type moved;  // the type of dx and dy
   Array x, a, y, b;
   bool overflow;  // an integer sum did not fit
+  // If windows are cut into pieces: the states of all pieces, `PIECE_BYTES` each, and per output how many are missing.
+  char *piece_states;
+  i64 *missing;
 };
 
 struct Arena {  // scratch of one thread, kept between units
   char *data;
   i64 size;
+  i64 refused;  // bytes that there was no memory for
 };
 
 enum class Outcome : int32_t { done, no_memory };

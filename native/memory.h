@@ -1,13 +1,17 @@
-// Memory for large results, kept for the next result once nobody holds the last. A system clears every page that it
-// hands out, which costs as much again as writing a result; a loop that makes results and drops them pays it once.
-// All of it runs under the interpreter's lock.
+// Memory that is kept for the next run once nobody holds it: blocks for large results, and scratch (arenas). A system
+// clears every page that it hands out, which costs as much again as writing a result; a loop that makes results and
+// drops them pays it once. Blocks and arenas together never keep more than the limit. Safe from any thread.
 #pragma once
 #if defined(__linux__)
 #include <sys/mman.h>
 #endif
 
 #include <cstdlib>
+#include <mutex>
+#include <new>
 #include <vector>
+
+#include "kernels.h"
 
 namespace ndpool {
 
@@ -26,48 +30,97 @@ class Memory {
   // The smallest kept block that is not much too large, or a new one; its data is null if there is no memory.
   Block take(size_t size) {
     size_t grain = size < 2 * HUGE_PAGE ? PAGE : HUGE_PAGE;
+    if (size > SIZE_MAX - grain) return {nullptr, size};
     size = (size + grain - 1) / grain * grain;
-    size_t best = kept_.size();
-    for (size_t i = 0; i < kept_.size(); i++)
-      if (kept_[i].size >= size && kept_[i].size <= size + size / 4 &&
-          (best == kept_.size() || kept_[i].size < kept_[best].size))
-        best = i;
-    if (best < kept_.size()) {
-      Block block = kept_[best];
-      kept_.erase(kept_.begin() + std::ptrdiff_t(best));
-      return held_ -= block.size, block;
-    }
     Block block{nullptr, size};
+    if (find(size, block)) return block;
     auto found = [&] { return posix_memalign(&block.data, grain, size) == 0; };
-    if (!found() && (shrink(0), !found())) block.data = nullptr;
+    if (!found() && (free_all(), !found())) block.data = nullptr;
 #if defined(__linux__)
     if (block.data && grain == HUGE_PAGE) madvise(block.data, size, MADV_HUGEPAGE);
 #endif
     return block;
   }
+  void give(Block block) { keep_or_free(blocks_, block, block.size); }
 
-  void give(Block block) {
-    kept_.push_back(block);
-    held_ += block.size;
-    shrink(limit_);
+  // Scratch of one thread, for as long as it works on a job.
+  Arena take_arena() {
+    std::lock_guard<std::mutex> lock(mutex_);
+    if (arenas_.empty()) return {nullptr, 0, 0};
+    Arena arena = arenas_.back();
+    arenas_.pop_back();
+    held_ -= size_t(arena.size);
+    arena.refused = 0;
+    return arena;
+  }
+  void give_arena(Arena arena) {
+    if (arena.data) keep_or_free(arenas_, arena, size_t(arena.size));
   }
 
   // From now on at most that many bytes stay.
-  void keep(size_t limit) { shrink(limit_ = limit); }
-  size_t held() const { return held_; }
+  void keep(size_t limit) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    shrink(limit_ = limit);
+  }
+  size_t held() {
+    std::lock_guard<std::mutex> lock(mutex_);
+    return held_;
+  }
+
+  void before_fork() { mutex_.lock(); }
+  void after_fork() { mutex_.unlock(); }  // in parent and child: what is kept is the child's, too
 
  private:
-  // the longest kept go back to the system first
-  void shrink(size_t limit) {
-    while (held_ > limit) {
-      std::free(kept_.front().data);
-      held_ -= kept_.front().size;
-      kept_.erase(kept_.begin());
+  bool find(size_t size, Block &block) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    size_t best = blocks_.size();
+    for (size_t i = 0; i < blocks_.size(); i++)
+      if (blocks_[i].size >= size && blocks_[i].size <= size + size / 4 &&
+          (best == blocks_.size() || blocks_[i].size < blocks_[best].size))
+        best = i;
+    if (best == blocks_.size()) return false;
+    block = blocks_[best];
+    blocks_.erase(blocks_.begin() + std::ptrdiff_t(best));
+    held_ -= block.size;
+    return true;
+  }
+
+  template <class Item> void keep_or_free(std::vector<Item> &list, Item item, size_t size) {
+    {
+      std::lock_guard<std::mutex> lock(mutex_);
+      try {
+        if (size <= limit_) {
+          list.push_back(item);
+          held_ += size;
+          shrink(limit_);
+          return;
+        }
+      } catch (const std::bad_alloc &) {  // no memory even to remember it
+      }
     }
+    std::free(item.data);
+  }
+
+  void free_all() {
+    std::lock_guard<std::mutex> lock(mutex_);
+    shrink(0);
+  }
+
+  // The longest kept go back to the system first, blocks before arenas.
+  void shrink(size_t limit) {
+    auto drop = [&](auto &list) {
+      std::free(list.front().data);
+      held_ -= size_t(list.front().size);
+      list.erase(list.begin());
+    };
+    while (held_ > limit && !blocks_.empty()) drop(blocks_);
+    while (held_ > limit && !arenas_.empty()) drop(arenas_);
   }
 
   static constexpr size_t PAGE = 4096, HUGE_PAGE = 2 << 20;
-  std::vector<Block> kept_;  // the longest kept first
+  std::mutex mutex_;
+  std::vector<Block> blocks_;  // the longest kept first
+  std::vector<Arena> arenas_;
   size_t held_ = 0, limit_ = 256 << 20;
 };
 

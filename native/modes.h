@@ -27,7 +27,7 @@ inline void clear_empty(const Plan &p, const Axis *axes, const Part &part, char 
   i64 first = p.rank == 1 ? part.from : 0;
   each_row(p, axes, part, [&](i64 at, i64 n, i64 counts, i64) {
     for (i64 i = 0; i < n; i++)
-      if (counts == 0 || (p.lanes == 1 && inner.count[first + i] == 0))
+      if (counts == 0 || (p.lanes == 1 && inner.count(first + i) == 0))
         std::memset(y + (at + i) * size, 0, size_t(size));
   });
 }
@@ -38,7 +38,7 @@ template <bool PADDING, class T, class Body>
 void each_result(const Plan &p, const Part &part, i64 results, const Inner<T> &inner, Body body) {
   if (PADDING ? !p.padded : p.even) {
     i64 count = 1;
-    for (int i = 0; i < p.rank; i++) count *= p.axes[i].count[0];
+    for (int i = 0; i < p.rank; i++) count *= p.axes[i].count(0);
     return each_once<T>(results, [&](auto kind, i64 j) INLINE_LAMBDA {
       using X = decltype(kind);
       body(kind, j, splat<X>(T(count)), splat<X>(T(count)));
@@ -77,18 +77,17 @@ Sink<typename Law::T, Law::planes> fold_chunks(const Law &law, Passes<Law> &pass
   for (int i = 0; i < PLANES; i++) found.at[i] = state + i, from.at[i] = zeros;
   for (i64 t = part.tile; t < part.tile + part.tiles; t++)
     for (i64 o = part.from; o < part.to; o++, to = to + 1) {
-      i64 skipped = axis.first[o] - axis.start[o];
-      for (i64 done = 0; done < axis.length[o]; done += CHUNK) {
-        i64 n = least(CHUNK, axis.length[o] - done), sizes[1] = {n};
-        from.at[0] =
-            Region<T>(p, job.x, p.type, p.flip, {t, 1, 0, 0}, sizes, axis.first[o] + done).all(p.type, p.flip, room);
+      Clipped w = axis.at(o);
+      for (i64 done = 0; done < w.length; done += CHUNK) {
+        i64 n = least(CHUNK, w.length - done), sizes[1] = {n};
+        from.at[0] = Region<T>(p, job.x, p.type, p.flip, {t, 1, 0, 0}, sizes, w.first + done).all(p.type, p.flip, room);
         Folding<Law, ALL<Law>> lines{law, axis, o, o + 1, 0, n, 1, 1, p.tap_steps[0], {}, nullptr, 1, 0, 0};
-        lines.line(found, from, n, I(I(skipped + done) * I(p.tap_steps[0])));
+        lines.line(found, from, n, I(I(w.skipped + done) * I(p.tap_steps[0])));
         auto all = load<Law, ALL<Law>, One<T>>(done ? to : found, 0);
         if (done) law.merge(all, load<Law, ALL<Law>, One<T>>(found, 0));
         save<Law, One<T>>(to, 0, all);
       }
-      if (axis.length[o] == 0)
+      if (w.length == 0)
         for (int i = 0; i < PLANES; i++) to.at[i][0] = 0;
     }
   return passes.last.at[0] ? passes.last : passes.rooms[0];
@@ -149,11 +148,98 @@ Sink<typename Law::T, Law::planes> fold(const Law &law, Passes<Law> &passes, Job
   return passes.template run_packed<FIRST<Law>>(from, scratch);
 }
 
+// -- long windows, a piece at a time
+//
+// The taps of a long line are merged as a tree of halves (Folding::longest_line). Its upper branches are pieces, one
+// per unit, so several threads share one window. Each unit leaves the state of its piece; the last to come merges them
+// as the tree does, so the result has the same bits however many there were.
+
+// visit(piece, from, to) for the pieces of a window's taps [from, to), in order; a short window has fewer of them
+template <class Law, class Visit> void each_piece(i64 from, i64 to, i64 first, i64 pieces, const Visit &visit) {
+  using Fold = Folding<Law, ALL<Law>>;
+  if (pieces == 1 || to - from <= Fold::LONGEST) return visit(first, from, to);
+  i64 middle = from + Fold::first_half(to - from);
+  each_piece<Law>(from, middle, first, pieces / 2, visit);
+  each_piece<Law>(middle, to, first + pieces / 2, pieces / 2, visit);
+}
+
+// Leaves the state of a piece, and says whether it was the last that its output waited for.
+template <class Law>
+bool last_piece(const Plan &p, Job &job, const Part &of, const State<One<typename Law::T>, Law::planes> &s) {
+  i64 output = of.tile * p.axes[0].outputs + of.from;
+  std::memcpy(job.piece_states + (output * p.pieces + of.piece) * PIECE_BYTES, &s, sizeof s);
+  return __atomic_sub_fetch(job.missing + output, 1, __ATOMIC_ACQ_REL) == 0;
+}
+
+// The state of an output from those of its pieces.
+template <class Law>
+State<One<typename Law::T>, Law::planes> merged_pieces(const Law &law, const Plan &p, Job &job, const Part &of) {
+  using T = typename Law::T;
+  using S = State<One<T>, Law::planes>;
+  i64 output = of.tile * p.axes[0].outputs + of.from, seen = 0;
+  S states[MOST_PIECES];
+  T values[MOST_PIECES];
+  bool there[MOST_PIECES] = {};
+  each_piece<Law>(0, p.axes[0].length(of.from), 0, p.pieces, [&](i64 piece, i64, i64) {
+    std::memcpy(&states[piece], job.piece_states + (output * p.pieces + piece) * PIECE_BYTES, sizeof(S));
+    values[seen++] = states[piece].at[0], there[piece] = true;
+  });
+  for (i64 hop = 1; hop < p.pieces; hop *= 2)
+    for (i64 i = 0; i < p.pieces; i += 2 * hop)
+      if (there[i + hop]) law.merge(states[i], states[i + hop]);
+  if constexpr (Law::signs) law.settle(states[0], values, seen, 1);
+  return states[0];
+}
+
+// Folds one piece. The states of the output, if it was the last one; no states otherwise.
+template <class Law>
+Sink<typename Law::T, Law::planes> fold_piece(const Law &law, Passes<Law> &passes, Job &job, Scratch &scratch) {
+  using T = typename Law::T;
+  using S = State<One<T>, Law::planes>;
+  const Plan &p = *job.plan;
+  const Part &of = passes.part;
+  Clipped w = p.axes[0].at(of.from);
+  Sink<T, Law::planes> nothing{}, found = passes.last;
+  S state{};
+  each_piece<Law>(0, w.length, 0, p.pieces, [&](i64 piece, i64 from, i64 to) {
+    if (piece != of.piece || from == to) return;
+    Axis *piece_axis = scratch.template take<Axis>(1);  // one window: the piece
+    if (scratch.failed) return;
+    Axis &axis = *piece_axis = p.axes[0];
+    axis.windows = Windows::sliding, axis.outputs = axis.stride = axis.whole_to = 1, axis.whole_from = 0;
+    axis.origin = axis.lowest = w.first + from, axis.highest = w.first + to, axis.most_taps = axis.longest = to - from;
+    Plan one = p;
+    one.axes = &axis, one.pieces = 1;
+    Job job_of_one = job;
+    job_of_one.plan = &one;
+    Passes<Law> alone(law, one, false, {of.tile, 1, 0, 1});
+    auto states = fold(law, alone, job_of_one, scratch);
+    if (scratch.failed) return;
+    state = load<Law, ALL<Law>, One<T>>(states, 0);
+    law.tap(state, Int<T>(Int<T>(w.skipped + from) * Int<T>(p.tap_steps[0])));
+  });
+  if (scratch.failed || !last_piece<Law>(p, job, of, state)) return nothing;
+  if (!found.at[0])
+    for (auto &plane : found.at) plane = scratch.template take<T>(1);
+  if (scratch.failed) return nothing;
+  save<Law, One<T>>(found, 0, merged_pieces(law, p, job, of));
+  return found;
+}
+
+// The part of the outputs that a unit makes, in the modes that fold x, and their states.
+inline Part folded_part(const Plan &p, i64 unit) {
+  return p.pieces > 1 ? part_of_window(p, unit) : part(p, false, unit);
+}
+template <class Law>
+Sink<typename Law::T, Law::planes> fold_part(const Law &law, Passes<Law> &passes, Job &job, Scratch &scratch) {
+  return job.plan->pieces > 1 ? fold_piece(law, passes, job, scratch) : fold(law, passes, job, scratch);
+}
+
 template <class Law> Outcome forward(const Law &law, Job &job, i64 unit, Arena &arena) {
   using T = typename Law::T;
   const Plan &p = *job.plan;
   Scratch scratch(arena);
-  Part of = part(p, false, unit);
+  Part of = folded_part(p, unit);
   Passes<Law> passes(law, p, false, of);
   i64 size = size_of(p.type);
   char *y = job.y.data + dense_offset(p, of, false) * size;
@@ -161,14 +247,15 @@ template <class Law> Outcome forward(const Law &law, Job &job, i64 unit, Arena &
   bool done = Law::chooses;  // whether states are values
   if constexpr (Law::divides) {
     i64 count = 1;
-    for (int i = 0; i < p.rank; i++) count *= p.axes[i].count[0];
+    for (int i = 0; i < p.rank; i++) count *= p.axes[i].count(0);
     done = (divisor != 0 || (p.even && count > 0)) && passes.can_divide();
     if (done) passes.over = divisor != 0 ? divisor : T(count);
   }
   bool in_place = done && as_they_are<T>(p.type, p.flip);
   if (in_place) passes.last.at[0] = reinterpret_cast<T *>(y);
-  auto states = fold(law, passes, job, scratch);
+  auto states = fold_part(law, passes, job, scratch);
   if (scratch.failed) return Outcome::no_memory;
+  if (!states.at[0]) return Outcome::done;  // other pieces of the window are still to come
   if (!in_place) {
     if (!done) {
       Inner<T> inner(p, of, scratch);
@@ -195,7 +282,7 @@ template <class Law> Outcome winners(const Law &law, Job &job, i64 unit, Arena &
   using T = typename Law::T;
   const Plan &p = *job.plan;
   Scratch scratch(arena);
-  Part of = part(p, false, unit);
+  Part of = folded_part(p, unit);
   Passes<Law> passes(law, p, false, of);
   i64 at = dense_offset(p, of, false), n = passes.results(), size = size_of(p.type);
   bool in_place = as_they_are<T>(p.type, p.flip);
@@ -203,8 +290,9 @@ template <class Law> Outcome winners(const Law &law, Job &job, i64 unit, Arena &
     passes.last.at[0] = reinterpret_cast<T *>(job.y.data + at * size);
     passes.last.at[1] = scratch.take<T>(n);
   }
-  auto states = fold(law, passes, job, scratch);
+  auto states = fold_part(law, passes, job, scratch);
   if (scratch.failed) return Outcome::no_memory;
+  if (!states.at[0]) return Outcome::done;  // other pieces of the window are still to come
   if (!in_place) deliver<T>(job.y.data + at * size, p.type, states.at[0], n, p.flip);
   if (p.empty) clear_empty(p, p.axes, of, job.y.data + at * size, size);
   if (job.mode == Mode::forward) return Outcome::done;
@@ -236,15 +324,16 @@ template <class Law> Outcome push(const Law &law, Job &job, i64 unit, Arena &are
   using T = typename Law::T;
   const Plan &p = *job.plan;
   Scratch scratch(arena);
-  Part of = part(p, false, unit);
+  Part of = folded_part(p, unit);
   Passes<Law> passes(law, p, false, of);
   i64 first = dense_offset(p, of, false), n = passes.results(), size = size_of(job.moved), wide = size_of(p.type);
   char *dy = job.y.data + first * size, *y = job.b.data ? job.b.data + first * wide : nullptr;
   bool in_place = Law::follows && as_they_are<T>(job.moved, false) && y && as_they_are<T>(p.type, p.flip);
   if (in_place) passes.last.at[0] = reinterpret_cast<T *>(y), passes.last.at[1] = reinterpret_cast<T *>(dy);
-  auto states = fold(law, passes, job, scratch);
+  auto states = fold_part(law, passes, job, scratch);
   Inner<T> inner(p, of, scratch);
   if (scratch.failed) return Outcome::no_memory;
+  if (!states.at[0]) return Outcome::done;  // other pieces of the window are still to come
   if (!in_place) {
     each_result<Law::counts_padding, T>(p, of, n, inner, [&](auto kind, i64 at, auto counts, auto taps) INLINE_LAMBDA {
       using X = decltype(kind);
@@ -354,13 +443,13 @@ inline Outcome short_sum(Job &job, i64 unit, Arena &arena) {
   };
   const Axis &axis = p.axes[p.rank - 1];
   i64 first = p.rank == 1 ? of.from : 0, even = 1;
-  for (int i = 0; i < p.rank; i++) even *= p.axes[i].count[0];
+  for (int i = 0; i < p.rank; i++) even *= p.axes[i].count(0);
   if (!p.mean || p.divisor || p.even)
     finish(0, passes.results(), p.mean ? (p.divisor ? p.divisor : even) : 1);
   else
     each_row(p, p.axes, of, [&](i64 at, i64 n, i64 counts, i64) {
       if (p.lanes > 1) return finish(at, n, counts);
-      for (i64 i = 0; i < n; i++) finish(at + i, 1, counts * axis.count[first + i]);
+      for (i64 i = 0; i < n; i++) finish(at + i, 1, counts * axis.count(first + i));
     });
   deliver<T>(job.y.data + dense_offset(p, of, false) * size, p.type, sums, passes.results(), false);
   return Outcome::done;
@@ -372,12 +461,12 @@ template <int PLANES> Outcome integer_sum(Job &job, i64 unit, Arena &arena) {
   const Plan &p = *job.plan;
   Law law;
   Scratch scratch(arena);
-  Part of = part(p, false, unit);
+  Part of = folded_part(p, unit);
   Passes<Law> passes(law, p, false, of);
   passes.reserve(scratch);
   Type type = PLANES == 2 ? Type::i64 : p.type;
   Region<T> x(p, job.x, type, false, of, passes.sizes, passes.span.first);
-  bool chunks = in_chunks(p, x);
+  bool chunks = p.pieces > 1 || in_chunks(p, x);
   i64 most_at_once = chunks ? CHUNK : x.elements;
   T *lower = scratch.take<T>(most_at_once), *upper = PLANES == 2 ? scratch.take<T>(most_at_once) : nullptr;
   if (scratch.failed) return Outcome::no_memory;
@@ -397,18 +486,31 @@ template <int PLANES> Outcome integer_sum(Job &job, i64 unit, Arena &arena) {
   Sink<T, PLANES> states = passes.rooms[0];
   if (!chunks) states = passes.template run_packed<ALL<Law>>(taken_apart(x), scratch);
   if (scratch.failed) return Outcome::no_memory;
-  for (i64 t = 0; chunks && t < of.tiles; t++)  // long lines, a part at a time: integers may be added in any order
-    for (i64 o = of.from; o < of.to; o++) {
-      const Axis &line = p.axes[0];
-      i64 at = t * (of.to - of.from) + o - of.from;
-      for (int i = 0; i < PLANES; i++) states.at[i][at] = 0;
-      for (i64 done = 0; done < line.length[o]; done += CHUNK) {
-        i64 n = least(CHUNK, line.length[o] - done), sizes[1] = {n};
-        auto from = taken_apart(Region<T>(p, job.x, type, false, {of.tile + t, 1, 0, 0}, sizes, line.first[o] + done));
-        for (int i = 0; i < PLANES; i++)
-          for (i64 j = 0; j < n; j++) states.at[i][at] += from.at[i][j];
-      }
+  // long lines, a part at a time: integers may be added in any order
+  const Axis &line = p.axes[0];
+  auto add_up = [&](i64 tile, i64 first, i64 n) {
+    State<T, PLANES> sum{};
+    for (i64 done = 0; done < n; done += CHUNK) {
+      i64 sizes[1] = {least(CHUNK, n - done)};
+      auto from = taken_apart(Region<T>(p, job.x, type, false, {tile, 1, 0, 0}, sizes, first + done));
+      for (int i = 0; i < PLANES; i++)
+        for (i64 j = 0; j < sizes[0]; j++) sum.at[i] += from.at[i][j];
     }
+    return sum;
+  };
+  if (p.pieces > 1) {
+    Clipped w = line.at(of.from);
+    State<T, PLANES> sum{};
+    each_piece<Law>(0, w.length, 0, p.pieces, [&](i64 piece, i64 from, i64 to) {
+      if (piece == of.piece) sum = add_up(of.tile, w.first + from, to - from);
+    });
+    if (!last_piece<Law>(p, job, of, sum)) return Outcome::done;
+    save<Law, One<T>>(states, 0, merged_pieces(law, p, job, of));
+  } else if (chunks) {
+    for (i64 t = 0, at = 0; t < of.tiles; t++)
+      for (i64 o = of.from; o < of.to; o++, at++)
+        save<Law, One<T>>(states, at, add_up(of.tile + t, line.first(o), line.length(o)));
+  }
   i64 size = size_of(p.type);
   char *y = job.y.data + dense_offset(p, of, false) * size;
   using Wide = __int128;
@@ -420,7 +522,7 @@ template <int PLANES> Outcome integer_sum(Job &job, i64 unit, Arena &arena) {
     for (i64 i = 0; i < count; i++) {
       Wide sum = states.at[0][at + i];
       if constexpr (PLANES == 2) sum += Wide(states.at[1][at + i]) << 32;
-      i64 inner = p.lanes == 1 ? axis.count[first + i] : 1, by = p.mean ? (p.divisor ? p.divisor : counts * inner) : 1;
+      i64 inner = p.lanes == 1 ? axis.count(first + i) : 1, by = p.mean ? (p.divisor ? p.divisor : counts * inner) : 1;
       if (by > 1) {
         Wide down = sum / by, rest = sum % by;
         if (rest < 0) rest += by, down -= 1;

@@ -4,6 +4,12 @@
 #define Py_LIMITED_API 0x030b0000
 #include <Python.h>
 
+#include <pthread.h>
+#if defined(__linux__)
+#include <sys/syscall.h>
+#endif
+#include <unistd.h>
+
 #include <chrono>
 #include <cstdlib>
 #include <cstring>
@@ -79,7 +85,8 @@ bool ints(PyObject *sequence, std::vector<i64> &to) {
 void destroy(PyObject *capsule) { delete static_cast<OwnedPlan *>(PyCapsule_GetPointer(capsule, "ndpool.plan")); }
 
 // plan(law, ties, ignore_nan, flip, mean, type, parameter, divisor, lanes, order, lead_sizes, folds, tap_steps,
-//      position_steps, axes); an axis is (size, outputs, step, bytes of its vectors)
+//      position_steps, axes); an axis is (size, outputs, stride, taps, step, origin, before, after), or (size, outputs)
+//      for bins
 PyObject *make_plan(PyObject *, PyObject *args) {
   int law, ties, ignore_nan, flip, mean, type;
   double parameter;
@@ -107,22 +114,15 @@ PyObject *make_plan(PyObject *, PyObject *args) {
     for (Py_ssize_t i = 0; i < rank; i++) {
       p.order[i] = int32_t(first[size_t(i)]), p.tap_steps[i] = taps[size_t(i)], p.position_steps[i] = steps[size_t(i)];
       PyObject *axis = PySequence_GetItem(axes, i);
-      long long f[3];
-      const char *bytes;
-      Py_ssize_t length;
-      bool ok = axis && PyArg_ParseTuple(axis, "LLLy#", f, f + 1, f + 2, &bytes, &length);
-      if (ok && length == Py_ssize_t(5 * f[1] * 8)) {
-        OwnedAxis one;
-        one.axis.size = f[0], one.axis.outputs = f[1], one.axis.step = f[2];
-        one.vectors.resize(size_t(5 * f[1]));
-        if (length) std::memcpy(one.vectors.data(), bytes, size_t(length));
-        owned->axes.push_back(std::move(one));
-      } else if (ok) {
-        ok = false;
-        PyErr_SetString(PyExc_ValueError, "an axis has five vectors, a number for each output");
-      }
+      std::vector<i64> f;
+      bool ok = axis && ints(axis, f);
       Py_XDECREF(axis);
       if (!ok) return nullptr;
+      bool valid = (f.size() == 2 || f.size() == 8) && f[0] > 0 && f[1] > 0;
+      if (valid && f.size() == 8) valid = f[2] > 0 && f[3] > 0 && f[4] > 0 && f[6] >= 0 && f[7] >= 0;
+      if (!valid) return PyErr_Format(PyExc_ValueError, "axis %zd of a plan is not one", i);
+      owned->axes.push_back(f.size() == 2 ? OwnedAxis::bins(f[0], f[1])
+                                          : OwnedAxis::sliding(f[0], f[1], f[2], f[3], f[4], f[5], f[6], f[7]));
     }
     owned->finish();
     return PyCapsule_New(owned.release(), "ndpool.plan", destroy);
@@ -131,56 +131,141 @@ PyObject *make_plan(PyObject *, PyObject *args) {
   }
 }
 
-// A buffer in the plan's order of axes, or nothing for None.
-struct Buffer {
-  Py_buffer view{};
-  bool get(PyObject *object, bool writable, const OwnedPlan &plan, Array &to) {
-    if (object == Py_None) return true;
-    if (PyObject_GetBuffer(object, &view, PyBUF_STRIDES | (writable ? PyBUF_WRITABLE : 0))) return false;
-    to.data = static_cast<char *>(view.buf);
-    int n = int(plan.order.size());
-    for (int i = 0; i < n; i++) {
-      int axis = plan.order[size_t(i)];
-      to.strides[i] = axis < view.ndim ? view.strides[axis] : 0;
-    }
-    if (plan.plan.lanes == 1) to.strides[n] = view.itemsize;  // lanes that are not there
-    return true;
-  }
-  ~Buffer() {
-    if (view.obj) PyBuffer_Release(&view);
-  }
-};
-
 // -- running
 // -------------------------------------------------------------------------------------------------------------
 
-struct Running final : Pool::Work {
-  Job job{};
-  const Kernels *kernels;
-  std::atomic<bool> no_memory{false}, interrupted{false};
-  PyThreadState *state = nullptr;  // set while the lock of the interpreter is not held
-  std::chrono::steady_clock::time_point checked = std::chrono::steady_clock::now();
+// Whether signal handlers run on this thread.
+bool is_main_thread() {
+#if defined(__linux__)
+  return syscall(SYS_gettid) == getpid();
+#else
+  return pthread_main_np();
+#endif
+}
 
-  bool operator()(i64 unit, int worker) override {
-    Arena arena = Pool::get().take_arena();
-    if (kernels->run(job, unit, arena) == Outcome::no_memory) no_memory = true;
-    Pool::get().give_arena(arena);
-    if (worker == 0 && state) look_for_signals();
-    return !no_memory && !interrupted;
-  }
-
-  // Ctrl-C ends a long run between two units
-  void look_for_signals() {
-    auto now = std::chrono::steady_clock::now();
-    if (now - checked < std::chrono::milliseconds(50)) return;
-    checked = now;
-    PyEval_RestoreThread(state);
-    if (PyErr_CheckSignals()) interrupted = true;
+// The interpreter's lock, given up so that other Python threads run. While the interpreter shuts down, taking the lock
+// again ends a thread there and then: its stack is unwound, and nothing that is destroyed on the way may touch Python,
+// or be in use by a worker.
+struct Unlocked {
+  PyThreadState *state = PyEval_SaveThread();
+  void lock_again() { PyEval_RestoreThread(state); }
+  // Ctrl-C and the like: false if a handler raised. For the main thread alone, which no shutdown ends.
+  bool look_for_signals() {
+    lock_again();
+    bool fine = PyErr_CheckSignals() == 0;
     state = PyEval_SaveThread();
+    return fine;
   }
 };
 
-constexpr i64 SMALL = 16384;  // elements that are not worth letting other threads run
+constexpr i64 SMALL = 16384;    // elements that are not worth giving up the lock
+constexpr i64 LARGE = 1 << 20;  // elements of a unit after which Ctrl-C would come late
+constexpr auto LOOKS = std::chrono::milliseconds(50);
+
+// A run of a plan. It holds the plan and the buffers, because workers may outlast the call: who leaves a run to them
+// says so (`left`), and its end then has the interpreter give back what it holds.
+struct Running final : Task {
+  Job job{};
+  const Kernels *kernels = chosen;
+  PyObject *plan;
+  Py_buffer views[4]{};
+  std::vector<char> piece_states;
+  std::vector<i64> missing;
+  std::atomic<i64> refused{0};  // bytes of scratch that there was no memory for
+  std::atomic<bool> left{false};
+  bool interrupted = false;  // the caller's own
+  Unlocked *unlocked = nullptr;
+  std::chrono::steady_clock::time_point looked = std::chrono::steady_clock::now();
+
+  Running(PyObject *capsule, const Plan &p, Mode mode, Type moved)
+      : Task(chosen->units(p, mode)), plan(Py_NewRef(capsule)) {
+    job.plan = &p, job.mode = mode, job.moved = moved;
+    if (units() > 0 && p.pieces > 1) {
+      i64 outputs = p.tiles * p.axes[0].outputs;
+      piece_states.resize(size_t(outputs * p.pieces * PIECE_BYTES));
+      missing.assign(size_t(outputs), p.pieces);
+      job.piece_states = piece_states.data(), job.missing = missing.data();
+    }
+  }
+  ~Running() override {
+    if (left && plan) leave_to_interpreter();
+  }
+
+  // Takes hold of x, a, y and b: buffers, or None. Their strides come in the plan's order of axes.
+  bool take(PyObject *const *objects, const OwnedPlan &owned) {
+    Array *arrays[4] = {&job.x, &job.a, &job.y, &job.b};
+    int n = int(owned.order.size());
+    for (int i = 0; i < 4; i++) {
+      if (objects[i] == Py_None) continue;
+      Py_buffer &view = views[i];
+      if (PyObject_GetBuffer(objects[i], &view, PyBUF_STRIDES | (i >= 2 ? PyBUF_WRITABLE : 0))) return false;
+      Array &to = *arrays[i];
+      to.data = static_cast<char *>(view.buf);
+      for (int k = 0; k < n; k++) {
+        int axis = owned.order[size_t(k)];
+        to.strides[k] = axis < view.ndim ? view.strides[axis] : 0;
+      }
+      if (owned.plan.lanes == 1) to.strides[n] = view.itemsize;  // lanes that are not there
+    }
+    return true;
+  }
+  // Gives plan and buffers back; the interpreter's lock is held.
+  void let_go() {
+    for (Py_buffer &view : views)
+      if (view.obj) PyBuffer_Release(&view);
+    Py_CLEAR(plan);
+  }
+
+  // What `run` returns, or the error that it raises.
+  PyObject *answer() {
+    let_go();
+    if (interrupted) return nullptr;
+    if (i64 bytes = refused)
+      return PyErr_Format(PyExc_MemoryError, "no memory for %lld bytes of scratch, which a part of this window needs",
+                          static_cast<long long>(bytes));
+    return PyBool_FromLong(!job.overflow);
+  }
+
+  void work(bool caller) override {
+    Arena arena = Memory::get().take_arena();
+    for (i64 unit; claim(unit);) {
+      if (kernels->run(job, unit, arena) == Outcome::no_memory) refused = std::max<i64>(1, arena.refused), stop();
+      if (caller && unlocked && !goes_on()) stop();
+    }
+    Memory::get().give_arena(arena);
+  }
+
+ private:
+  bool goes_on() {
+    auto now = std::chrono::steady_clock::now();
+    if (now - looked < LOOKS) return true;
+    looked = now;
+    interrupted = !unlocked->look_for_signals();
+    return !interrupted;
+  }
+
+  // The interpreter runs this in its main thread, between two of its steps.
+  struct Held {
+    PyObject *plan;
+    Py_buffer views[4];
+  };
+  void leave_to_interpreter() {
+    auto *held = static_cast<Held *>(std::malloc(sizeof(Held)));
+    if (!held) return;
+    held->plan = plan;
+    std::memcpy(held->views, views, sizeof views);
+    auto release = [](void *given) {
+      auto *held = static_cast<Held *>(given);
+      for (Py_buffer &view : held->views)
+        if (view.obj) PyBuffer_Release(&view);
+      Py_DECREF(held->plan);
+      std::free(held);
+      return 0;
+    };
+    for (int tries = 0; Py_AddPendingCall(release, held) != 0 && tries < 100; tries++)  // its list is short
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
+};
 
 // run(plan, mode, moved, x, a, y, b, threads) -> whether all integer sums fitted
 PyObject *run(PyObject *, PyObject *args) {
@@ -192,33 +277,32 @@ PyObject *run(PyObject *, PyObject *args) {
   auto *owned = static_cast<OwnedPlan *>(PyCapsule_GetPointer(capsule, "ndpool.plan"));
   if (!owned) return nullptr;
   const Plan &p = owned->plan;
-  if (mode == int(Mode::pull) || mode == int(Mode::spread)) {
-    try {
-      owned->find_readers();
-    } catch (const std::bad_alloc &) {
-      return PyErr_NoMemory();
+  i64 elements = p.tiles * p.lanes;
+  for (int i = 0; i < p.rank; i++) elements *= std::max(p.axes[i].size, p.axes[i].outputs);
+  try {
+    if (elements < SMALL) {
+      Running running(capsule, p, Mode(mode), Type(moved));
+      if (!running.take(objects, *owned)) return running.let_go(), nullptr;
+      running.work(true);
+      return running.answer();
     }
-  }
-  Running running;
-  Job &job = running.job;
-  job.plan = &p, job.mode = Mode(mode), job.moved = Type(moved), running.kernels = chosen;
-  Buffer buffers[4];
-  Array *arrays[4] = {&job.x, &job.a, &job.y, &job.b};
-  for (int i = 0; i < 4; i++)
-    if (!buffers[i].get(objects[i], i >= 2, *owned, *arrays[i])) return nullptr;
-  i64 units = chosen->units(p, job.mode), work = p.tiles * p.lanes;
-  for (int i = 0; i < p.rank; i++) work *= std::max(p.axes[i].size, p.axes[i].outputs);
-  if (work < SMALL) {
-    for (i64 unit = 0; unit < units && running(unit, 0); unit++) {
+    auto running = std::make_shared<Running>(capsule, p, Mode(mode), Type(moved));
+    if (!running->take(objects, *owned)) return running->let_go(), nullptr;
+    bool back = mode == int(Mode::pull) || mode == int(Mode::spread), finished = true, main = is_main_thread();
+    Unlocked unlocked;
+    if (main && (back ? p.unit_size_back : p.unit_size) > LARGE) {
+      finished = Pool::get().watch(running, threads, [&] { return unlocked.look_for_signals(); });
+    } else {
+      if (main) running->unlocked = &unlocked;
+      Pool::get().run(running, threads);
     }
-  } else {
-    running.state = PyEval_SaveThread();
-    Pool::get().run(units, threads, running);
-    PyEval_RestoreThread(running.state);
+    unlocked.lock_again();
+    if (finished) return running->answer();
+    running->left = true;
+    return nullptr;
+  } catch (const std::bad_alloc &) {
+    return PyErr_NoMemory();
   }
-  if (running.interrupted) return nullptr;
-  if (running.no_memory) return PyErr_NoMemory();
-  return PyBool_FromLong(!job.overflow);
 }
 
 // -- memory of results
@@ -261,7 +345,7 @@ PyObject *block(PyObject *, PyObject *size) {
   held->block = Memory::get().take(size_t(wanted)), held->size = wanted;
   if (held->block.data) return self;
   Py_DECREF(self);
-  return PyErr_NoMemory();
+  return PyErr_Format(PyExc_MemoryError, "no memory for a result of %zd bytes", wanted);
 }
 
 PyObject *keep(PyObject *, PyObject *limit) {
@@ -271,27 +355,36 @@ PyObject *keep(PyObject *, PyObject *limit) {
   Py_RETURN_NONE;
 }
 
+PyObject *workers(PyObject *, PyObject *) { return PyLong_FromLong(Pool::get().workers()); }
+
 PyObject *kept(PyObject *, PyObject *) { return PyLong_FromSize_t(Memory::get().held()); }
+
+struct Streaming final : Task {
+  const char *from;
+  char *to;
+  i64 read, written;
+  Streaming(const Py_buffer &in, const Py_buffer &out)
+      : Task(std::max<i64>(1, (in.len + out.len) / (256 << 10))),
+        from(static_cast<char *>(in.buf)),
+        to(static_cast<char *>(out.buf)),
+        read(in.len),
+        written(out.len) {}
+  void work(bool) override {
+    auto cut = [&](i64 n, i64 i) { return n * i / units() / 64 * 64; };
+    for (i64 i; claim(i);)
+      chosen->stream(from + cut(read, i), cut(read, i + 1) - cut(read, i), to + cut(written, i),
+                     cut(written, i + 1) - cut(written, i));
+  }
+};
 
 PyObject *stream(PyObject *, PyObject *args) {
   Py_buffer from, to;
   int threads;
   if (!PyArg_ParseTuple(args, "y*w*i", &from, &to, &threads)) return nullptr;
-  struct Part final : Pool::Work {
-    Py_buffer *from, *to;
-    i64 parts;
-    bool operator()(i64 unit, int) override {
-      auto cut = [&](i64 n, i64 i) { return n * i / parts / 64 * 64; };
-      chosen->stream(static_cast<char *>(from->buf) + cut(from->len, unit),
-                     cut(from->len, unit + 1) - cut(from->len, unit), static_cast<char *>(to->buf) + cut(to->len, unit),
-                     cut(to->len, unit + 1) - cut(to->len, unit));
-      return true;
-    }
-  } part;
-  part.from = &from, part.to = &to, part.parts = std::max<i64>(1, (from.len + to.len) / (256 << 10));
-  PyThreadState *state = PyEval_SaveThread();
-  Pool::get().run(part.parts, threads, part);
-  PyEval_RestoreThread(state);
+  auto task = std::make_shared<Streaming>(from, to);
+  Unlocked unlocked;
+  Pool::get().run(task, threads);
+  unlocked.lock_again();
   PyBuffer_Release(&from);
   PyBuffer_Release(&to);
   Py_RETURN_NONE;
@@ -335,6 +428,7 @@ PyMethodDef methods[] = {
     {"block", block, METH_O, "Memory of that many bytes, with whatever was in it."},
     {"keep", keep, METH_O, "Keep at most that many bytes of blocks that are gone."},
     {"kept", kept, METH_NOARGS, "The bytes kept now."},
+    {"workers", workers, METH_NOARGS, "The threads of the pool that are alive."},
     {"stream", stream, METH_VARARGS, "Read all of one buffer and write all of another: the floor of any kernel."},
     {"isa", isa, METH_NOARGS, "The instruction set in use."},
     {"isas", isas, METH_NOARGS, "The instruction sets to choose from, the plainest first."},
@@ -354,6 +448,11 @@ PyMODINIT_FUNC PyInit__native() {
     return nullptr;
   }
   chosen = built().back();
+  // From here on a fork is safe at any moment: no lock is copied in a locked state.
+  static bool forks = pthread_atfork([] { Pool::get().before_fork(), Memory::get().before_fork(); },
+                                     [] { Memory::get().after_fork(), Pool::get().after_fork_in_parent(); },
+                                     [] { Memory::get().after_fork(), Pool::get().after_fork_in_child(); }) == 0;
+  if (!forks) return PyErr_NoMemory();
   if (!held_type) held_type = reinterpret_cast<PyTypeObject *>(PyType_FromSpec(&spec));
   if (!held_type) return nullptr;
   return PyModule_Create(&module);

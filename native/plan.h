@@ -10,118 +10,139 @@
 
 namespace ndpool {
 
-constexpr i64 UNIT = 32768;  // elements of a unit of work: its scratch stays in the caches
-constexpr i64 DIRECT = 8;    // windows up to that many taps are never worth cutting into blocks
-constexpr i64 EDGES = 8;     // rows of which more than one output in so many is at an end are better turned
-constexpr i64 LINE = 16;     // windows from that many taps on are worth merging side by side
+constexpr i64 UNIT = 32768;       // elements of a unit of work: its scratch stays in the caches
+constexpr i64 DIRECT = 8;         // windows up to that many taps are never worth cutting into blocks
+constexpr i64 EDGES = 8;          // rows of which more than one output in so many is at an end are better turned
+constexpr i64 LINE = 16;          // windows from that many taps on are worth merging side by side
+constexpr i64 FEW_OUTPUTS = 256;  // so many may be looked at one by one
 
-// The vectors of an axis, by output, one after another: first, length, start, count, taps.
+// An axis with what follows from its formula, all of it without looking at each output.
 struct OwnedAxis {
   Axis axis{};
-  std::vector<i64> vectors;
+  std::vector<Cover> list;
 
-  void point() {
-    axis.first = vectors.data();
-    axis.length = axis.first + axis.outputs;
-    axis.start = axis.length + axis.outputs;
-    axis.count = axis.start + axis.outputs;
-    axis.taps = axis.count + axis.outputs;
-  }
-
-  // The longest run around the middle in which windows repeat every `phases` outputs.
-  void find_runs(i64 phases) {
-    Axis &a = axis;
-    i64 n = a.outputs, middle = n / 2;
-    a.phases = phases, a.stride = 1, a.whole_from = a.whole_to = middle;
-    if (n == 0) return;
-    if (middle + phases < n)
-      a.stride = a.first[middle + phases] - a.first[middle];
-    else if (middle - phases >= 0)
-      a.stride = a.first[middle] - a.first[middle - phases];
-    if (a.stride < 1) return;
-    auto alike = [&](i64 o) {  // o and the same phase one further on
-      return a.length[o] > 0 && a.length[o] == a.length[o + phases] && a.first[o] + a.stride == a.first[o + phases] &&
-             a.first[o] - a.start[o] == a.first[o + phases] - a.start[o + phases];
-    };
-    i64 from = std::min(middle, n - phases), to = from;  // pairs [from, to) are alike
-    if (from < 0) return;
-    while (to + phases < n && alike(to)) to++;
-    while (from > 0 && alike(from - 1)) from--;
-    if (to > from)
-      a.whole_from = from, a.whole_to = to + phases;
-    else if (phases == 1 && a.length[middle] > 0)
-      a.whole_from = middle, a.whole_to = middle + 1;
-  }
-
-  void measure() {
-    Axis &a = axis;
-    a.longest = a.most_taps = 0, a.gaps = false, a.lowest = a.size, a.highest = 0;
-    for (i64 o = 0; o < a.outputs; o++) {
-      a.longest = std::max(a.longest, a.length[o]), a.most_taps = std::max(a.most_taps, a.taps[o]);
-      a.gaps = a.gaps || a.length[o] == 0;
-      if (a.length[o] == 0) continue;
-      a.lowest = std::min(a.lowest, a.first[o]);
-      a.highest = std::max(a.highest, a.first[o] + (a.length[o] - 1) * a.step + 1);
-    }
+  static OwnedAxis sliding(i64 size, i64 outputs, i64 stride, i64 taps, i64 step, i64 origin, i64 before, i64 after) {
+    OwnedAxis owned;
+    Axis &a = owned.axis;
+    a.windows = Windows::sliding, a.slides = true, a.phases = 1;
+    a.size = size, a.outputs = outputs, a.step = step, a.origin = origin, a.before = before, a.after = after;
+    a.most_taps = taps, a.longest = std::min(taps, ceil_div(size, step));
+    a.stride = outputs > 1 ? stride : 1;
+    a.gaps = a.length(0) == 0 || a.length(outputs - 1) == 0 || step > size;
+    a.lowest = std::max<i64>(0, origin), a.highest = std::min(size, a.start(outputs - 1) + (taps - 1) * step + 1);
     if (a.lowest >= a.highest) a.lowest = a.highest = 0;
+    owned.set_whole(ceil_div(-origin, a.stride), floor_div(size - 1 - (taps - 1) * step - origin, a.stride) + 1);
+    return owned;
+  }
+
+  // Bins of which each starts as much after the one before are a sliding axis.
+  static OwnedAxis bins(i64 size, i64 outputs) {
+    i64 least = size / outputs, over = size % outputs;
+    if (least > 0 && over <= 1) return sliding(size, outputs, least, least + over, 1, 0, 0, 0);
+    OwnedAxis owned;
+    Axis &a = owned.axis;
+    a.windows = Windows::bins, a.size = size, a.outputs = outputs, a.step = a.phases = 1;
+    a.longest = a.most_taps = least + (over > std::gcd(over, outputs) ? 2 : 1);
+    a.lowest = 0, a.highest = size;
+    owned.find_run();
+    owned.list_few();
+    return owned;
+  }
+
+  // Which outputs read each position.
+  static OwnedAxis readers(const Axis &of) {
+    if (!of.slides) return bins(of.outputs, of.size);
+    OwnedAxis owned;
+    Axis &a = owned.axis;
+    a.windows = Windows::readers, a.size = of.outputs, a.outputs = of.size, a.origin = of.origin;
+    a.read_stride = of.stride, a.read_step = of.step, a.read_last = of.most_taps - 1;
+    a.common = std::gcd(of.step, of.stride), a.period = of.stride / a.common, a.step = of.step / a.common;
+    a.inverse = inverse(a.step, a.period);
+    a.phases = of.stride, a.stride = 1;
+    a.most_taps = a.read_last / a.period + 1, a.longest = std::min(a.most_taps, ceil_div(a.size, a.step));
+    a.lowest = 0, a.highest = a.size;
+    a.gaps = of.step > 1 || a.read_last + 1 < a.period || a.length(0) == 0 || a.length(a.outputs - 1) == 0;
+    // from the first position that output -1 would not read, up to the first that output `size` would
+    owned.set_whole(of.origin - of.stride + a.read_last * of.step + 1, of.origin + a.size * of.stride);
+    owned.list_few();
+    return owned;
   }
 
   // `moves`: positions that the window moves on for the next output, as the window alone says it
   void decide(i64 taps, i64 moves) {
-    axis.blocks = taps > DIRECT && taps - 1 > 2 * moves + 4;  // merges an output: each tap, or each position twice
+    axis.blocks = taps > DIRECT && taps - 1 > 2 * moves + 4;  // merges per output: each tap, or each position twice
     axis.lines = !axis.blocks && taps >= LINE && moves > 2;
     i64 unlike = axis.outputs - (axis.whole_to - axis.whole_from);
     bool phased = axis.phases > 2 || (axis.phases == 2 && axis.outputs < DEALT);
     axis.turns = !axis.lines && axis.outputs > 1 && (phased || unlike * EDGES > axis.outputs);
   }
-};
 
-// Which outputs read each position. The readers of a position are evenly spaced, so they are an axis again; where
-// windows slide, a position has the readers that the one `stride` before it has, one further on.
-inline OwnedAxis transpose(const Axis &a) {
-  OwnedAxis t;
-  i64 n = a.size, last = a.most_taps - 1;
-  t.axis.size = a.outputs, t.axis.outputs = n, t.axis.step = a.slides ? a.step / std::gcd(a.step, a.stride) : 1;
-  t.vectors.assign(size_t(5 * n), 0);
-  i64 *first = t.vectors.data(), *length = first + n, *start = length + n, *count = start + n, *taps = count + n;
-  if (a.step == 1) {  // windows only move on: the readers of a position go from the first that ends after it
-    i64 begin = 0, end = 0, last_read = a.outputs;
-    while (last_read > 0 && a.length[last_read - 1] == 0) last_read--;
-    for (i64 i = 0; i < n; i++) {
-      while (begin < last_read && (a.length[begin] == 0 || a.first[begin] + a.length[begin] <= i)) begin++;
-      end = std::max(end, begin);
-      while (end < last_read && a.first[end] <= i) end++;
-      if (end > begin) first[i] = begin, length[i] = end - begin;
-    }
-  } else {
-    for (i64 o = 0; o < a.outputs; o++)
-      for (i64 k = 0; k < a.length[o]; k++)
-        if (i64 i = a.first[o] + k * a.step; length[i]++ == 0) first[i] = o;
+  // Whether all outputs count as much as each other (for certain), and whether some may count positions that they do
+  // not read, or nothing at all.
+  bool even() const {
+    const Axis &a = axis;
+    if (a.windows == Windows::bins) return a.size % a.outputs == std::gcd(a.size, a.outputs);
+    if (a.outputs > FEW_OUTPUTS) return a.count(0) == a.most_taps && a.count(a.outputs - 1) == a.most_taps;
+    bool same = true;
+    for (i64 o = 1; o < a.outputs; o++) same = same && a.count(o) == a.count(0);
+    return same;
   }
-  std::copy(length, length + n, count);
-  std::copy(first, first + n, start);
-  std::copy(length, length + n, taps);
-  if (a.slides)
-    for (i64 i = 0; i < n; i++) {
-      if (i >= a.stride) {
-        taps[i] = taps[i - a.stride], start[i] = start[i - a.stride] + 1;
-        continue;
-      }
-      // the taps k of which (i - start - k step) is a multiple of the stride: every `period`-th, the largest `k` first
-      i64 period = a.stride / std::gcd(a.step, a.stride), k = last;
-      if (a.step == 1) k -= ((last - i + a.start[0]) % a.stride + a.stride) % a.stride;  // no need to look for it
-      taps[i] = 0;
-      for (; k >= 0 && k > last - period; k--) {
-        i64 ahead = i - a.start[0] - k * a.step,
-            o = ahead >= 0 ? ahead / a.stride : -((a.stride - 1 - ahead) / a.stride);
-        if (ahead != o * a.stride) continue;
-        taps[i] = k / period + 1, start[i] = o;
-        break;
-      }
+  bool padded() const {
+    const Axis &a = axis;
+    i64 last = a.start(a.outputs - 1) + (a.most_taps - 1) * a.step;
+    return (a.before > 0 && a.start(0) < 0) || (a.after > 0 && last >= a.size);
+  }
+  bool empty() const {
+    const Axis &a = axis;
+    return a.count(0) == 0 || a.count(a.outputs - 1) == 0 || a.step > a.size + a.before + a.after;
+  }
+
+ private:
+  // Windows repeat from `from` to `to`; where none lies inside the input, one in the middle does by itself.
+  void set_whole(i64 from, i64 to) {
+    Axis &a = axis;
+    i64 middle = a.outputs / 2;
+    a.whole_from = std::clamp<i64>(from, 0, a.outputs), a.whole_to = std::clamp<i64>(to, 0, a.outputs);
+    if (a.phases == 1 ? a.whole_from < a.whole_to : a.whole_to - a.whole_from > a.phases) return;
+    a.whole_from = a.whole_to = middle;
+    if (a.phases == 1 && a.length(middle) > 0) a.whole_to++;
+  }
+
+  // The run of bins around the middle that are alike, each as far after the one before. Bins move on by m or by m + 1,
+  // so where a few bins together move on by as little (or as much) as they can, each of them does.
+  void find_run() {
+    Axis &a = axis;
+    i64 n = a.outputs, middle = n / 2, pair = std::min(middle, n - 2);
+    a.stride = bin(a, pair + 1).start - bin(a, pair).start;
+    auto even = [&](i64 from, i64 to) { return bin(a, to).start - bin(a, from).start == (to - from) * a.stride; };
+    i64 from = pair, to = pair + 1;  // the run is from .. to, both of them in it
+    for (i64 hop = n; hop > 0; hop /= 2) {
+      while (to + hop < n && even(pair, to + hop)) to += hop;
+      while (from - hop >= 0 && even(from - hop, pair)) from -= hop;
     }
-  t.axis.slides = false;
-  return t;
-}
+    i64 taps = bin(a, from).taps;
+    while (to > from && bin(a, to).taps != taps) to--;  // only the last two of a run may be longer or shorter
+    a.whole_from = from, a.whole_to = to + 1;
+    if (a.stride < 1) a.whole_from = a.whole_to = middle;
+  }
+
+  // An answer from a list costs less than a division.
+  void list_few() {
+    if (axis.outputs > FEW_OUTPUTS) return;
+    for (i64 o = 0; o < axis.outputs; o++) list.push_back(axis.covers(o));
+    axis.listed = list.data();
+  }
+
+  // The number whose product with a leaves 1 modulo n (Euclid).
+  static i64 inverse(i64 a, i64 n) {
+    i64 r0 = n, r1 = a % n, t0 = 0, t1 = 1;
+    while (r1 != 0) {
+      i64 q = r0 / r1, r = r0 - q * r1, t = t0 - q * t1;
+      r0 = r1, r1 = r, t0 = t1, t1 = t;
+    }
+    return t0 < 0 ? t0 + n : t0;
+  }
+};
 
 struct OwnedPlan {
   Plan plan{};
@@ -134,25 +155,20 @@ struct OwnedPlan {
     Plan &p = plan;
     p.rank = int32_t(axes.size());
     p.taps = 1, p.even = true, p.padded = p.empty = p.unread = false;
-    for (auto &owned : axes) {
-      Axis &a = owned.axis;
-      owned.point();
-      owned.measure();
-      owned.find_runs(1);
-      i64 moves = a.outputs > 1 ? a.start[1] - a.start[0] : 1;
-      a.slides = moves > 0;
-      for (i64 o = 1; o < a.outputs; o++) a.slides = a.slides && a.start[o] == a.start[0] + o * moves;
-      if (a.slides) slide(a, moves);
+    for (OwnedAxis &owned : axes) {
+      const Axis &a = owned.axis;
       // uneven bins overlap by less than they move on
-      owned.decide(a.most_taps, a.slides && a.outputs > 1 ? moves : a.most_taps);
-      for (i64 o = 0; o < a.outputs; o++) {
-        p.even = p.even && a.count[o] == a.count[0];
-        p.padded = p.padded || a.count[o] != a.length[o];
-        p.empty = p.empty || a.count[o] == 0;
-      }
-      p.taps *= std::max<i64>(a.most_taps, 1);
+      owned.decide(a.most_taps, a.slides && a.outputs > 1 ? a.stride : a.most_taps);
+      p.even = p.even && owned.even(), p.padded = p.padded || owned.padded(), p.empty = p.empty || owned.empty();
+      p.taps *= a.most_taps;
       flat_axes.push_back(a);
+      OwnedAxis back = OwnedAxis::readers(a);
+      back.decide(back.axis.longest > 1 && a.slides ? back.axis.most_taps : 1, 1);
+      p.unread = p.unread || back.axis.gaps;
+      flat_readers.push_back(back.axis);
+      readers.push_back(std::move(back));
     }
+    p.readers = flat_readers.data();
     p.axes = flat_axes.data();
     p.residual_bytes = p.taps <= 256 ? 1 : p.taps <= 65536 ? 2 : p.taps <= (i64(1) << 32) ? 4 : 8;
     p.tiles = 1;
@@ -169,33 +185,6 @@ struct OwnedPlan {
     cut();
   }
 
-  // What going back needs, made when it is first asked for: it takes as much memory as a few arrays of the inputs'
-  // size.
-  void find_readers() {
-    if (!readers.empty()) return;
-    Plan &p = plan;
-    std::vector<OwnedAxis> found;
-    for (const Axis &a : flat_axes) {
-      OwnedAxis t = transpose(a);
-      t.point();
-      t.measure();
-      t.find_runs(a.slides ? a.stride : 1);
-      if (a.slides) slide(t.axis, 1);
-      p.unread = p.unread || t.axis.gaps;
-      t.decide(t.axis.longest > 1 && a.slides ? t.axis.most_taps : 1, 1);
-      found.push_back(std::move(t));
-    }
-    readers = std::move(found);
-    for (OwnedAxis &t : readers) t.point(), flat_readers.push_back(t.axis);
-    p.readers = flat_readers.data();
-  }
-
-  // windows move on by `stride` a period, whatever clipping made of their firsts
-  static void slide(Axis &a, i64 stride) {
-    if (a.stride != stride) a.whole_from = a.whole_to = 0;
-    a.stride = stride;
-  }
-
   void cut() {
     Plan &p = plan;
     i64 in = p.lanes, out = p.lanes, tile_in, tile_out;
@@ -204,13 +193,18 @@ struct OwnedPlan {
     tile_in = in * a.size, tile_out = out * a.outputs;
     i64 moves = a.outputs > 0 ? std::max<i64>(1, a.size / std::max<i64>(1, a.outputs)) : 1;
     i64 reach = std::max<i64>(1, a.most_taps * a.step);  // positions that two bands may share
-    i64 rows = std::max({i64(1), UNIT / std::max<i64>(1, std::max(in, out / moves)), 4 * reach});
-    p.band = std::max<i64>(1, rows / moves);
-    p.band_back = std::max(rows, 8 * reach);
+    i64 fitting = UNIT / std::max<i64>(1, std::max(in, out / moves)), rows = std::max(fitting, 4 * reach);
+    // Going back, a band folds its readers' windows again, or only looks at its readers.
+    bool folds = p.law == Law::smooth_max || p.law == Law::lp || (p.law == Law::max && p.ties >= Ties::all);
+    i64 again = folds ? reach : std::min(reach, a.outputs);
     i64 tile = std::max<i64>(1, std::max(tile_in, tile_out));
     p.tiles_a_unit = p.tiles_a_unit_back = std::max<i64>(1, UNIT / tile);
-    if (p.band >= a.outputs) p.band = std::max<i64>(a.outputs, 1);
-    p.band_back = std::min(p.band_back, std::max<i64>(a.size, 1));
+    p.band = std::clamp<i64>(rows / moves, 1, a.outputs);
+    p.band_back = std::clamp<i64>(std::max(fitting, 8 * again), 1, a.size);
+    p.pieces = 1;
+    if (p.rank == 1 && p.lanes == 1 && a.lines && a.step == 1 && p.tiles * a.outputs <= FEW_OUTPUTS)
+      while (a.most_taps / p.pieces > 4 * UNIT && p.pieces < MOST_PIECES) p.pieces *= 2;
+    p.unit_size = std::min(p.band * moves + reach, a.size) * in / p.pieces, p.unit_size_back = p.band_back * in;
   }
 };
 

@@ -61,25 +61,28 @@ void each_winner(const Taps &taps, const Part &of, const char *residual, i64 lan
     int inner = axes[p.rank - 1];  // the innermost axis has a loop of its own
     const Axis &axis = p.axes[inner];
     i64 row = to[inner] - from[inner], step = places[inner], stride = strides[inner];
-    const i64 *start = axis.start + from[inner], *length = axis.length + from[inner];
     for (i64 r = 0; r < results; r += row) {
       i64 base = 0, output = 0;
       bool read = true;
       for (int k = 0; k < p.rank - 1; k++) {
         int i = axes[k];
-        base += p.axes[i].start[o[i]] * strides[i], output += (o[i] - from[i]) * places[i];
-        read = read && p.axes[i].length[o[i]] > 0;
+        Clipped w = p.axes[i].at(o[i]);
+        base += w.start * strides[i], output += (o[i] - from[i]) * places[i];
+        read = read && w.length > 0;
       }
       if (table && !gaps && p.lanes == 1)
-        for (i64 j = 0; j < row; j++, output += step) visit(output, base + start[j] * stride + table[winners[output]]);
-      else
         for (i64 j = 0; j < row; j++, output += step)
+          visit(output, base + axis.start(from[inner] + j) * stride + table[winners[output]]);
+      else
+        for (i64 j = 0; j < row; j++, output += step) {
+          Clipped w = axis.at(from[inner] + j);
           for (i64 l = 0; l < p.lanes; l++)
-            if (read && length[j] > 0)
-              visit(output + l, base + start[j] * stride + l * lane +
+            if (read && w.length > 0)
+              visit(output + l, base + w.start * stride + l * lane +
                                     (table ? table[winners[output + l]] : taps.found(i64(winners[output + l]))));
             else
               none(output + l);
+        }
       for (int k = p.rank - 2; k >= 0; k--) {
         int i = axes[k];
         if (++o[i] < to[i]) break;
@@ -180,23 +183,21 @@ template <class T> struct Picking {
       Key key;
       bool read = true;
       for (int i = 0; i < outer; i++) {
-        const Axis &axis = p.axes[i];
-        corner += axis.start[o[i]] * strides[i];
-        read = read && axis.length[o[i]] > 0;
-        key.at[2 * i] = axis.first[o[i]] - axis.start[o[i]], key.at[2 * i + 1] = axis.length[o[i]];
+        Clipped w = p.axes[i].at(o[i]);
+        corner += w.start * strides[i];
+        read = read && w.length > 0;
+        key.at[2 * i] = w.skipped, key.at[2 * i + 1] = w.length;
       }
       key.n = 2 * outer;
       if (!(key == seen)) {
         seen = key;
         taps.clear();
-        auto along = [&](int i, i64 first, i64 length) {
-          const Axis &axis = p.axes[i];
-          i64 k0 = first / axis.step;
-          taps.along(length,
-                     [&](i64 k) { return Meeting{(k0 + k) * axis.step * strides[i], (k0 + k) * p.tap_steps[i]}; });
+        auto along = [&](int i, i64 k0, i64 length) {
+          i64 step = p.axes[i].step * strides[i];
+          taps.along(length, [&](i64 k) { return Meeting{(k0 + k) * step, (k0 + k) * p.tap_steps[i]}; });
         };
         for (int i = 0; i < outer; i++) along(i, key.at[2 * i], key.at[2 * i + 1]);
-        if (p.lanes == 1 && a < b) along(p.rank - 1, inner.first[a] - inner.start[a], inner.length[a]);
+        if (p.lanes == 1 && a < b) along(p.rank - 1, inner.at(a).skipped, inner.length(a));
       }
       if (p.lanes > 1) {
         compared<1>(taps, dx + corner, at, p.lanes);
@@ -204,11 +205,11 @@ template <class T> struct Picking {
         return;
       }
       auto looked_up = [&](i64 j) {
-        bool any = read && inner.length[j] > 0;
-        dy[at + j - begin] = any ? dx[corner + inner.start[j] + places.table[winners[at + j - begin]]] : T(0);
+        Clipped w = inner.at(j);
+        dy[at + j - begin] = read && w.length > 0 ? dx[corner + w.start + places.table[winners[at + j - begin]]] : T(0);
       };
       for (i64 j = begin; j < a; j++) looked_up(j);
-      if (a < b) compared<STRIDE>(taps, dx + corner + inner.start[a], at + a - begin, b - a);
+      if (a < b) compared<STRIDE>(taps, dx + corner + inner.start(a), at + a - begin, b - a);
       for (i64 j = b; j < end; j++) looked_up(j);
       at += end - begin;
     });
@@ -264,10 +265,11 @@ template <class T> struct Spreading {
       phases = inner.phases;
       i64 first = held, last = held + holds;
       for (i64 i = begin; i < least(end, begin + phases); i++) {
-        if (inner.taps[i] == 0) continue;
+        auto [start, taps] = inner.covers(i);
+        if (taps == 0) continue;
         i64 many = (end - i + phases - 1) / phases;
-        first = least(first, inner.start[i]);
-        last = most(last, inner.start[i] + many + (inner.taps[i] - 1) * inner.step);
+        first = least(first, start);
+        last = most(last, start + many + (taps - 1) * inner.step);
       }
       low = held - first, width = last - first;
     }
@@ -300,9 +302,9 @@ template <class T> struct Spreading {
       Key key;
       key.n = 2 * int(last);
       for (int a = 0; a < last; a++) {
-        i64 first = p.readers[a].first[i[a]];
-        base += (first - (a == 0 ? span.first : 0)) * places[a];
-        key.at[2 * a] = i[a] - p.axes[a].start[first], key.at[2 * a + 1] = p.readers[a].length[i[a]];
+        Clipped by = p.readers[a].at(i[a]);
+        base += (by.first - (a == 0 ? span.first : 0)) * places[a];
+        key.at[2 * a] = i[a] - p.axes[a].start(by.first), key.at[2 * a + 1] = by.length;
       }
       if (!(key == seen)) {
         seen = key;
@@ -333,8 +335,9 @@ template <class T> struct Spreading {
     kinds = scratch.take<uint8_t>(to - from), bases = scratch.take<i64>(to - from);
     if (scratch.failed) return;
     for (i64 i = from; i < to; i++) {
-      i64 start = i - axis.start[back.first[i]], length = back.length[i];
-      bases[i - from] = (back.first[i] - (last == 0 ? span.first : 0)) * places[last];
+      auto [covered, first, length, skipped] = back.at(i);
+      i64 start = i - axis.start(first);
+      bases[i - from] = (first - (last == 0 ? span.first : 0)) * places[last];
       int k = 0;
       while (k < many && !(starts[k] == start && lengths[k] == length)) k++;
       if (k == many && many < KINDS - 1) starts[many] = start, lengths[many++] = length;
@@ -381,14 +384,14 @@ template <class T> struct Spreading {
       int a = p.order_back[k];
       const Axis &axis = p.axes[a], &back = p.readers[a];
       if (a == outer)  // along the row itself
-        met.along(back.taps[inner], [&](i64 t) {
-          i64 o = back.start[inner] + t * back.step, starts = axis.start[0] + o * axis.stride;
+        met.along(back.covers(inner).taps, [&](i64 t) {
+          i64 o = back.start(inner) + t * back.step, starts = axis.start(o);
           return Meeting{o - held + low, (inner - starts) / axis.step * p.tap_steps[a]};
         });
       else
-        met.along(back.length[i[a]], [&](i64 t) {
+        met.along(back.length(i[a]), [&](i64 t) {
           i64 on = t * back.step;
-          return Meeting{on * places[a], (i[a] - axis.start[back.first[i[a]] + on]) / axis.step * p.tap_steps[a]};
+          return Meeting{on * places[a], (i[a] - axis.start(back.first(i[a]) + on)) / axis.step * p.tap_steps[a]};
         });
     }
   }

@@ -40,6 +40,7 @@ struct Scratch {
       p = static_cast<char *>(std::aligned_alloc(64, size_t(bytes + 64)));
       if (!p) {
         failed = true;
+        arena.refused = used + bytes;
         return nullptr;
       }
       reinterpret_cast<Block *>(p)->next = spilled;
@@ -52,9 +53,15 @@ struct Scratch {
 };
 
 // The tiles and the part of the outermost axis that a unit covers: [from, to) of its outputs (or inputs, going back).
+// If windows are cut into pieces, it is one output, of which the unit folds that piece.
 struct Part {
-  i64 tile, tiles, from, to;
+  i64 tile, tiles, from, to, piece = 0;
 };
+
+inline Part part_of_window(const Plan &p, i64 unit) {
+  i64 at = unit / p.pieces, outputs = p.axes[0].outputs, o = at % outputs;
+  return {at / outputs, 1, o, o + 1, unit % p.pieces};
+}
 
 inline Part part(const Plan &p, bool back, i64 unit) {
   i64 extent = back ? p.axes[0].size : p.axes[0].outputs;
@@ -78,15 +85,17 @@ struct Span {
 };
 inline Span reads(const Axis &axis, i64 from, i64 to) {
   if (from == 0 && to == axis.outputs) return {axis.lowest, axis.highest};
-  if (axis.step == 1 && !axis.gaps && from < to)  // windows only move on
-    return {axis.first[from], axis.first[to - 1] + axis.length[to - 1]};
+  if (axis.step == 1 && !axis.gaps && from < to) {  // windows only move on
+    Clipped last = axis.at(to - 1);
+    return {axis.first(from), last.first + last.length};
+  }
   Span s{axis.size, 0};
-  auto see = [&](i64 o) {
-    if (axis.length[o] == 0) return;
-    s.first = least(s.first, axis.first[o]);
-    s.last = most(s.last, axis.first[o] + (axis.length[o] - 1) * axis.step + 1);
-  };
-  for (i64 o = from; o < to; o++) see(o);
+  for (i64 o = from; o < to; o++) {
+    Clipped at = axis.at(o);
+    if (at.length == 0) continue;
+    s.first = least(s.first, at.first);
+    s.last = most(s.last, at.first + (at.length - 1) * axis.step + 1);
+  }
   if (s.first >= s.last) s.first = s.last = 0;
   return s;
 }
@@ -389,7 +398,7 @@ template <class Visit> void each_row(const Plan &p, const Axis *axes, const Part
   }
   for (i64 r = 0; r < rows; r++) {
     i64 counts = 1, taps = 1;
-    for (int i = 0; i < outer; i++) counts *= axes[i].count[o[i]], taps *= axes[i].length[o[i]];
+    for (int i = 0; i < outer; i++) counts *= axes[i].count(o[i]), taps *= axes[i].length(o[i]);
     visit(r * n, n, counts, taps);
     for (int i = outer - 1; i >= 0; i--) {
       if (++o[i] < (i == 0 ? part.to : axes[i].outputs)) break;
@@ -410,8 +419,8 @@ template <class T> struct Inner {
     counts = scratch.take<T>(n), taps = scratch.take<T>(n);
     if (scratch.failed) return;
     for (i64 i = 0; i < n; i++) {
-      counts[i] = line ? T(axis.count[from + i]) : 1;
-      taps[i] = line ? T(axis.length[from + i]) : 1;
+      counts[i] = line ? T(axis.count(from + i)) : 1;
+      taps[i] = line ? T(axis.length(from + i)) : 1;
     }
   }
 };

@@ -5,14 +5,14 @@
 #include <cstring>
 #include <type_traits>
 #include <utility>
+
+#include "base.h"
 #if defined(__x86_64__)
 #include <immintrin.h>
 #endif
 
 namespace ndpool {
 namespace {
-
-using i64 = int64_t;
 
 #if defined(__AVX512F__) && defined(__AVX512BW__)
 constexpr int WIDTH = 64;
@@ -22,7 +22,6 @@ constexpr int WIDTH = 32;
 constexpr int WIDTH = 16;
 #endif
 
-#define INLINE inline __attribute__((always_inline))
 #define INLINE_LAMBDA __attribute__((always_inline))
 
 template <int BYTES> struct Integer;

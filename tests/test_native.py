@@ -660,12 +660,13 @@ def test_memory_of_results_that_are_gone_serves_the_next(kept: None) -> None:
     place, size = y.ctypes.data, y.nbytes
     assert place % 64 == 0
     assert y.flags.writeable
-    assert ndpool.kept_memory() == 0
+    scratch = ndpool.kept_memory()
+    assert scratch < size  # the scratch of two threads
     del y
     assert ndpool.kept_memory() >= size
     again = ndpool.max_pool(x, 2)
     assert again.ctypes.data == place
-    assert ndpool.kept_memory() == 0
+    assert ndpool.kept_memory() < size
     del again
     ndpool.set_kept_memory(0)
     assert ndpool.kept_memory() == 0
@@ -709,7 +710,7 @@ print(ndpool.kept_memory())
 
 def test_the_environment_says_how_much_memory_is_kept() -> None:
     assert run_python(KEPT, NDPOOL_KEPT_MEMORY="0") == "0"
-    assert run_python(KEPT) == str(8 << 20)
+    assert 8 << 20 <= int(run_python(KEPT)) <= 9 << 20  # the result, and scratch
     assert run_python(KEPT, NDPOOL_ENGINE="portable") == "0"
 
 

@@ -1,7 +1,7 @@
 """The native engine: the C++ kernels of the extension `ndpool._native`, for NumPy arrays on the CPU.
 
 A plan holds every decision (which axes lie where in memory, what each output reads, the law, the dtype); it is made
-once and kept. A run takes arrays of any strides. Reading order: `Plan` (runs), `Layout` (where axes lie), `_packed`.
+once and kept. A run takes arrays of any strides. Reading order: `Plan` (runs), `Layout` (where axes lie), `_formula`.
 
 What may not live here: arithmetic on elements, and geometry beyond asking `Axis.span`. The extension is built when the
 package is installed, if a compiler is there; `available` and `reason` say if it is.
@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import PoolError
-from ..spec import Axis, Law, Window, each, maximum, minimum
+from ..spec import Axis, Law, Window, adaptive, maximum, minimum
 from . import portable
 from .dtypes import kind, name
 from .dual import DualArray
@@ -106,7 +106,7 @@ def set_threads(n: int) -> None:
 
 
 def kept_memory() -> int:
-    """Bytes of results that are gone, kept for the next ones."""
+    """Bytes kept for the next runs: the memory of large results that are gone, and scratch."""
     return int(_load()[0].kept()) if available() else 0
 
 
@@ -136,7 +136,8 @@ def serves(window: Window, law: Law, dtype: Any) -> bool:
         and 0 not in window.shape
         and 0 not in window.out_shape
         and len(window.axes) <= MOST_AXES
-        and any(axis != each(axis.size) for axis in window.axes)
+        and not all(axis.is_identity for axis in window.axes)
+        and all(map(_fits, window.axes))
         and available()
     )
 
@@ -171,7 +172,7 @@ class Plan:
         self.pooled, self.out_shape, self.back = layout.pooled, layout.out_shape, layout.back
         self.native, _ = _load()
         folded = [_merged([window.axes[i] for i in group]) for group in layout.pooled_groups]
-        taps = [longest(axis) for axis in folded]
+        taps = [axis.taps for axis in folded]
         rows = sorted(range(len(folded)), key=lambda g: layout.pooled_groups[g][-1])  # row-major, as the caller has it
         tap_steps = [0] * len(folded)
         for at, g in enumerate(rows):
@@ -190,7 +191,7 @@ class Plan:
             math.prod(window.axes[i].size for i in layout.lanes), layout.walked,
             [window.axes[i].size for i in layout.lead], list(reversed(rows)), tap_steps,
             [steps.get(group[-1], 0) for group in layout.pooled_groups],
-            [_packed(axis) for axis in folded],
+            [_formula(axis) for axis in folded],
         )  # fmt: skip
 
     @cached_property
@@ -348,7 +349,7 @@ class Layout:
 
     def __init__(self, window: Window, strides: tuple[int, ...], steps: dict[int, int]):
         sizes = window.shape
-        pooled = [i for i, axis in enumerate(window.axes) if axis != each(axis.size)]
+        pooled = [i for i, axis in enumerate(window.axes) if not axis.is_identity]
         groups: list[list[int]] = []
         for before, i in zip([-1, *pooled], pooled, strict=False):
             both = before >= 0 and _is_whole(window.axes[before]) and _is_whole(window.axes[i])
@@ -405,7 +406,7 @@ def _walks_as_one(group: list[int], sizes: tuple[int, ...], strides: tuple[int, 
 
 def _is_whole(axis: Axis) -> bool:
     return (
-        axis != each(axis.size)
+        not axis.is_identity
         and axis.outputs == 1
         and axis.span(0) == (0, axis.size)
         and axis.dilation == 1
@@ -420,21 +421,20 @@ def _merged(axes: list[Axis]) -> Axis:
     return axes[0] if len(axes) == 1 else Axis(n, 1, stride=n, extent=n)
 
 
-def longest(axis: Axis) -> int:
-    """Taps of the longest window before clipping."""
-    if axis.per == 1:
-        return -(-axis.extent // axis.dilation)
-    return int(np.max(axis.span(np.arange(axis.outputs))[1], initial=1))
+def _formula(axis: Axis) -> tuple[int, ...] | None:
+    """What the extension asks of an axis: size, outputs, stride, taps, dilation, start, and the positions that count
+    before and after the input; size and outputs alone for bins. None if it is neither of the two."""
+    if axis.stride % axis.per == 0 and axis.extent % axis.per == 0:
+        return axis.size, axis.outputs, axis.stride // axis.per, axis.taps, axis.dilation, -axis.lo, *axis.margin
+    return (axis.size, axis.outputs) if axis == adaptive(axis.size, axis.outputs) else None
 
 
-def _packed(axis: Axis) -> tuple[int, int, int, bytes]:
-    """What each output reads: first, length, start, count, taps, of which start and taps are not clipped."""
-    o = np.arange(axis.outputs)
-    first, length = axis.span(o)
-    start = o * axis.stride // axis.per - axis.lo
-    taps = np.full_like(length, longest(axis)) if axis.per == 1 else length
-    vectors = np.stack([np.where(length > 0, first, 0), length, start, axis.span(o, axis.margin)[1], taps])
-    return axis.size, axis.outputs, axis.dilation, vectors.astype(np.int64).tobytes()
+def _fits(axis: Axis) -> bool:
+    """Whether the extension has a formula for an axis, and 64 bits are enough for it."""
+    formula = _formula(axis)
+    if formula is None or len(formula) == 2:
+        return formula is not None and axis.size * axis.outputs < 1 << 62
+    return axis.dilation == 1 or axis.stride < 1 << 31
 
 
 def _steps(axes: tuple[int, ...], window: Window) -> dict[int, int]:

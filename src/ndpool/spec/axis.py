@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import product
 from typing import Any
 
@@ -57,6 +58,25 @@ class Axis:
         beyond = _positive(stop - (self.size + margin[1]))
         length = _positive(_ceil_div(stop - beyond - start, self.dilation) - skipped)
         return start + skipped * self.dilation, length
+
+    @property
+    def is_identity(self) -> bool:
+        """Whether every output reads itself, as on a batch or channel axis."""
+        return (
+            self.extent == self.stride == self.per == self.dilation == 1
+            and self.outputs == self.size
+            and self.lo == 0
+            and self.margin == (0, 0)
+        )
+
+    @property
+    def taps(self) -> int:
+        """The taps of the largest window, before clipping.
+
+        o stride / per exceeds its floor by at most (per - gcd(stride, per)) / per.
+        """
+        over = 0 if self.per == 1 else self.per - math.gcd(self.stride, self.per)
+        return int(_ceil_div(_ceil_div(over + self.extent, self.per), self.dilation))
 
     def reads(self, o: int) -> range:
         """The input positions that output `o` reads: its taps along this axis."""
@@ -158,11 +178,11 @@ class Window:
 
     axes: tuple[Axis, ...]
 
-    @property
+    @cached_property
     def shape(self) -> tuple[int, ...]:
         return tuple(axis.size for axis in self.axes)
 
-    @property
+    @cached_property
     def out_shape(self) -> tuple[int, ...]:
         return tuple(axis.outputs for axis in self.axes)
 

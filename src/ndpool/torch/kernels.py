@@ -72,7 +72,7 @@ def residual_dtype(axes: list[Axis]) -> torch.dtype:
             return dtype
         if least <= 1 << 8 * size:
             break
-    return WORDS[np.min_scalar_type(math.prod(map(native.longest, axes)) - 1).itemsize]
+    return WORDS[np.min_scalar_type(math.prod(axis.taps for axis in axes) - 1).itemsize]
 
 
 @dataclass(frozen=True, slots=True)

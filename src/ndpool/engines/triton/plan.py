@@ -20,7 +20,6 @@ from torch import Tensor
 
 from ...spec import SUM, Axis, Law, Window, each
 from ..dtypes import name
-from ..native import longest
 from . import gather, scatter
 
 log = logging.getLogger("ndpool.triton")
@@ -74,12 +73,12 @@ class Plan:
             self.lead * self.lanes * math.prod(getattr(axis, side) for axis in self.axes)
             for side in ("size", "outputs")
         )
-        self.taps = math.prod(map(longest, self.axes))
+        self.taps = math.prod(axis.taps for axis in self.axes)
         self.readers = math.prod(_readers(axis) for axis in self.axes)
         self.wide = max(self.inputs, self.outputs) > NARROW
         self.itemsize = SIZES[full]
         # large windows that hardly overlap: taps side by side
-        self.collects = self.readers <= 4 and (longest(self.axes[-1]) >= 16 or self.taps > UNROLLED)
+        self.collects = self.readers <= 4 and (self.axes[-1].taps >= 16 or self.taps > UNROLLED)
         # step by step along the first axis, where windows of rank 3 and up slide along it
         first = self.axes[0]
         self.marches = len(self.axes) > 2 and _slides(first) and first.stride == 1
@@ -223,7 +222,7 @@ class Chain:
         self.stages: list[Plan] = []
         self.sizes: list[int] = []  # elements that go into each stage, and at the end those that come out
         sizes = [axis.size for axis in whole.axes]
-        pooled = [a for a, axis in enumerate(whole.axes) if longest(axis) > 1 or axis != each(axis.size)]
+        pooled = [a for a, axis in enumerate(whole.axes) if axis.taps > 1 or axis != each(axis.size)]
         for a in reversed(pooled):
             axis = whole.axes[a]
             lead = whole.lead * math.prod(sizes[:a])
@@ -301,7 +300,7 @@ class Chain:
 def planned(window: Window, law: Law, dtype: Any, order: tuple[int, ...], axes: tuple[int, ...]) -> Plan | Chain:
     """A plan in one launch a mode, or in passes."""
     plan = Plan(window, law, dtype, order, axes)
-    joins = sum(longest(axis) > 1 for axis in plan.axes)
+    joins = sum(axis.taps > 1 for axis in plan.axes)
     zeros = law.name == "smooth_max" and any(any(axis.margin) for axis in plan.axes)
     splits = law.name in ("max", "min") and law.params[0] == "split"
     if joins < 2 or plan.collects or max(plan.taps, plan.readers) <= UNROLLED or zeros or splits:
@@ -484,7 +483,7 @@ def _readers(axis: Axis) -> int:
 
 
 def _fields(axis: Axis) -> Fields:
-    taps = longest(axis)
+    taps = axis.taps
     _, length = axis.span(np.arange(axis.outputs))
     return (
         axis.size, axis.outputs, axis.stride, axis.per, taps, axis.dilation, axis.lo, axis.extent, *axis.margin,
