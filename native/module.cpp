@@ -82,10 +82,22 @@ bool ints(PyObject *sequence, std::vector<i64> &to) {
   return n >= 0;
 }
 
+// An axis: (size, outputs, stride, taps, step, origin, before, after), or (size, outputs) for bins.
+bool read_axis(PyObject *given, std::vector<OwnedAxis> &to) {
+  std::vector<i64> f;
+  if (!ints(given, f)) return false;
+  bool valid = (f.size() == 2 || f.size() == 8) && f[0] > 0 && f[1] > 0;
+  if (valid && f.size() == 8) valid = f[2] > 0 && f[3] > 0 && f[4] > 0 && f[6] >= 0 && f[7] >= 0;
+  if (!valid) return PyErr_Format(PyExc_ValueError, "%R is not an axis", given), false;
+  to.push_back(f.size() == 2 ? OwnedAxis::bins(f[0], f[1])
+                             : OwnedAxis::sliding(f[0], f[1], f[2], f[3], f[4], f[5], f[6], f[7]));
+  return true;
+}
+
 void destroy(PyObject *capsule) { delete static_cast<OwnedPlan *>(PyCapsule_GetPointer(capsule, "ndpool.plan")); }
 
 // plan(law, ties, ignore_nan, flip, mean, type, parameter, divisor, lanes, order, lead_sizes, folds, tap_steps,
-//      position_steps, axes); an axis is (size, outputs, stride, taps, step, origin, before, after), or (size, outputs)
+//      position_steps, axes)
 //      for bins
 PyObject *make_plan(PyObject *, PyObject *args) {
   int law, ties, ignore_nan, flip, mean, type;
@@ -114,15 +126,9 @@ PyObject *make_plan(PyObject *, PyObject *args) {
     for (Py_ssize_t i = 0; i < rank; i++) {
       p.order[i] = int32_t(first[size_t(i)]), p.tap_steps[i] = taps[size_t(i)], p.position_steps[i] = steps[size_t(i)];
       PyObject *axis = PySequence_GetItem(axes, i);
-      std::vector<i64> f;
-      bool ok = axis && ints(axis, f);
+      bool ok = axis && read_axis(axis, owned->axes);
       Py_XDECREF(axis);
       if (!ok) return nullptr;
-      bool valid = (f.size() == 2 || f.size() == 8) && f[0] > 0 && f[1] > 0;
-      if (valid && f.size() == 8) valid = f[2] > 0 && f[3] > 0 && f[4] > 0 && f[6] >= 0 && f[7] >= 0;
-      if (!valid) return PyErr_Format(PyExc_ValueError, "axis %zd of a plan is not one", i);
-      owned->axes.push_back(f.size() == 2 ? OwnedAxis::bins(f[0], f[1])
-                                          : OwnedAxis::sliding(f[0], f[1], f[2], f[3], f[4], f[5], f[6], f[7]));
     }
     owned->finish();
     return PyCapsule_New(owned.release(), "ndpool.plan", destroy);
@@ -420,9 +426,36 @@ PyObject *in_order(PyObject *, PyObject *capsule) {
   return PyBool_FromLong(all);
 }
 
+// axis(axis, back, outputs) -> what follows from it, and what those outputs read; of its readers if `back`
+PyObject *look_at_axis(PyObject *, PyObject *args) {
+  PyObject *given, *wanted;
+  int back;
+  std::vector<OwnedAxis> found;
+  std::vector<i64> outputs;
+  if (!PyArg_ParseTuple(args, "OpO", &given, &back, &wanted) || !read_axis(given, found) || !ints(wanted, outputs))
+    return nullptr;
+  OwnedAxis readers = OwnedAxis::readers(found[0].axis);
+  const OwnedAxis &owned = back ? readers : found[0];
+  const Axis &a = owned.axis;
+  PyObject *reads = PyList_New(0);
+  for (i64 o : outputs) {
+    Clipped w = a.at(o);
+    PyObject *one = Py_BuildValue("LLLLL", (long long)w.start, (long long)a.covers(o).taps, (long long)w.first,
+                                  (long long)w.length, (long long)a.count(o));
+    if (!reads || !one || PyList_Append(reads, one)) return Py_XDECREF(reads), Py_XDECREF(one), nullptr;
+    Py_DECREF(one);
+  }
+  return Py_BuildValue("{sLsLsLsLsLsLsOsOsOsOsN}", "phases", (long long)a.phases, "stride", (long long)a.stride,
+                       "whole_from", (long long)a.whole_from, "whole_to", (long long)a.whole_to, "longest",
+                       (long long)a.longest, "most_taps", (long long)a.most_taps, "gaps", a.gaps ? Py_True : Py_False,
+                       "even", owned.even() ? Py_True : Py_False, "padded", owned.padded() ? Py_True : Py_False,
+                       "empty", owned.empty() ? Py_True : Py_False, "reads", reads);
+}
+
 PyMethodDef methods[] = {
     {"plan", make_plan, METH_VARARGS, "A plan, to be run many times."},
     {"run", run, METH_VARARGS, "Run a plan on arrays; False if an integer sum did not fit."},
+    {"axis", look_at_axis, METH_VARARGS, "What an axis, or its readers, knows; for tests."},
     {"in_order", in_order, METH_O,
      "Whether a plan merges taps in their order, as a max that brings tangents along asks."},
     {"block", block, METH_O, "Memory of that many bytes, with whatever was in it."},
