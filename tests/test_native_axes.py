@@ -35,7 +35,7 @@ def test_what_an_axis_reads_is_the_specs() -> None:
         known = native._load()[0].axis(native._formula(axis), False, range(axis.outputs))
         wanted = [axis.reads(o) for o in range(axis.outputs)]
         counts = [axis.count(o) for o in range(axis.outputs)]
-        for o, (start, taps, first, length, count) in enumerate(known["reads"]):
+        for o, (_, taps, first, length, count) in enumerate(known["reads"]):
             assert (range(first, first + length * axis.dilation, axis.dilation) or range(0)) == (wanted[o] or range(0))
             assert count == counts[o], (axis, o)
             assert taps <= known["most_taps"] == axis.taps
