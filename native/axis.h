@@ -7,7 +7,8 @@
 //             and outputs exchanged.)
 //
 // start and taps are those of the whole window; what lies outside the input is then clipped away. Functions are forced
-// inline or in an unnamed namespace: each instruction set compiles its own, and the linker must find none to share.
+// inline or in an unnamed namespace: each instruction set compiles its own, and the linker must find none to share. Those
+// that divide are marked cold, so that loops which ask for windows keep their registers.
 #pragma once
 #include "base.h"
 
@@ -60,14 +61,14 @@ struct Axis {
 namespace {
 
 // floor(o size / outputs) up to ceil((o + 1) size / outputs)
-[[gnu::noinline]] Cover bin(const Axis &a, i64 o) {
+[[gnu::cold, gnu::noinline]] Cover bin(const Axis &a, i64 o) {
   i64 first = o * a.size / a.outputs;
   return {first, ((o + 1) * a.size + a.outputs - 1) / a.outputs - first};
 }
 
 // Output o of the sliding axis reads position i with tap k if origin + o read_stride + k read_step = i. Those k are
 // `period` apart; the largest of them belongs to the first such output.
-[[gnu::noinline]] Cover readers(const Axis &a, i64 i) {
+[[gnu::cold, gnu::noinline]] Cover readers(const Axis &a, i64 i) {
   i64 ahead = i - a.origin, k = 0;
   if (a.common > 1 && ahead % a.common != 0) return {0, 0};
   if (a.period > 1) {
@@ -79,12 +80,19 @@ namespace {
   return {(ahead - (k + more * a.period) * a.read_step) / a.read_stride, more + 1};
 }
 
-// What is left of a window inside [low, high).
-[[gnu::noinline]] Clipped clip(Cover c, i64 step, i64 low, i64 high) {
+// What is left of a window inside [low, high) if taps lie apart.
+[[gnu::cold, gnu::noinline]] Clipped clip_apart(Cover c, i64 step, i64 low, i64 high) {
   i64 skipped = c.start < low ? ceil_div(low - c.start, step) : 0;
   i64 end = c.start + (c.taps - 1) * step < high ? c.taps : ceil_div(high - c.start, step);  // taps below `high`
   if (end <= skipped) return {c.start, 0, 0, 0};
   return {c.start, c.start + skipped * step, end - skipped, skipped};
+}
+
+INLINE Clipped clip(Cover c, i64 step, i64 low, i64 high) {
+  if (step != 1) return clip_apart(c, step, low, high);
+  i64 first = c.start < low ? low : c.start, end = c.start + c.taps < high ? c.start + c.taps : high;
+  if (first >= end) return {c.start, 0, 0, 0};
+  return {c.start, first, end - first, first - c.start};
 }
 
 }  // namespace
@@ -95,12 +103,7 @@ INLINE Cover Axis::covers(i64 o) const {
   return windows == Windows::bins ? bin(*this, o) : readers(*this, o);
 }
 
-INLINE Clipped Axis::at(i64 o) const {
-  Cover c = covers(o);
-  if (c.start >= 0 && c.start + (c.taps - 1) * step < size && c.taps > 0) return {c.start, c.start, c.taps, 0};
-  return clip(c, step, 0, size);
-}
-
+INLINE Clipped Axis::at(i64 o) const { return clip(covers(o), step, 0, size); }
 INLINE i64 Axis::count(i64 o) const { return clip(covers(o), step, -before, size + after).length; }
 
 }  // namespace ndpool

@@ -141,13 +141,25 @@ template <class Law, unsigned READ> struct Folding {
       across<0>(to, from, n, taps, gap, stride, bias, step);
   }
 
+  // The windows of a row that are unlike their neighbours, at its ends, and the first of the others. They are the same
+  // for every row, and looking them up takes as long as folding a few vectors.
+  struct Ends {
+    static constexpr i64 MOST = 4;
+    Clipped whole{}, head[MOST], tail[MOST];
+    explicit Ends(const Axis &axis) {
+      if (axis.whole_from < axis.whole_to) whole = axis.at(axis.whole_from);
+      for (i64 i = 0; i < MOST && i < axis.whole_from; i++) head[i] = axis.at(i);
+      for (i64 i = 0; i < MOST && axis.whole_to + i < axis.outputs; i++) tail[i] = axis.at(axis.whole_to + i);
+    }
+  };
+
   // A row of outputs, from `rows` rows of inputs that lie `gap` apart; the first of them stands for `across` and each
   // next one for `down` more in a winner's index.
-  template <int STRIDE, int TAPS> INLINE void row_of(To to, From top, i64 rows, i64 gap, I across, I down) const {
+  template <int STRIDE, int TAPS>
+  INLINE void row_of(const Ends &ends, To to, From top, i64 rows, i64 gap, I across, I down) const {
     i64 a = axis.whole_from, b = axis.whole_to, stride = axis.stride;
     I step = I(tap_step);
-    auto single = [&](i64 j) {
-      Clipped w = axis.at(j);
+    auto single = [&](i64 j, const Clipped &w) INLINE_LAMBDA {
       if (w.length == 0) {
         for (int i = 0; i < PLANES; i++) to.at[i][j] = 0;
         return;
@@ -161,11 +173,10 @@ template <class Law, unsigned READ> struct Folding {
       for (int i = 0; i < PLANES; i++) one.at[i] = s.at[i][0];
       give<One<T>>(to, j, one);
     };
-    for (i64 j = 0; j < a; j++) single(j);
+    for (i64 j = 0; j < a; j++) single(j, j < Ends::MOST ? ends.head[j] : axis.at(j));
     if (a < b) {
-      Clipped w = axis.at(a);
-      I bias = I(across + I(w.skipped) * step);
-      i64 origin = w.first, many = w.length;
+      I bias = I(across + I(ends.whole.skipped) * step);
+      i64 origin = ends.whole.first, many = ends.whole.length;
       each_vector<T, true>(b - a, [&](auto kind, i64 j) INLINE_LAMBDA {
         using X = decltype(kind);
         i64 at = origin + j * stride;
@@ -176,19 +187,21 @@ template <class Law, unsigned READ> struct Folding {
         give<X>(to, a + j, s);
       });
     }
-    for (i64 j = b; j < axis.outputs; j++) single(j);
+    for (i64 j = b; j < axis.outputs; j++) single(j, j - b < Ends::MOST ? ends.tail[j - b] : axis.at(j));
   }
 
   // Each piece is a row.
   template <int STRIDE, int TAPS> void rows_of(To to, From from) const {
+    Ends ends(axis);
     for (i64 piece = 0; piece < pieces; piece++, to = to + to_step, from = from + from_step)
-      row_of<STRIDE, TAPS>(to, from, 1, 0, 0, 0);
+      row_of<STRIDE, TAPS>(ends, to, from, 1, 0, 0, 0);
   }
 
   // Two axes at once: this one along rows, `outer` across them. Pieces are planes; rows lie `row_step` apart.
   template <int STRIDE, int TAPS>
   void planes_of(To to, From from, const Axis &outer, i64 begin, i64 end, i64 first_row, i64 row_step,
                  i64 outer_step) const {
+    Ends ends(axis);
     for (i64 piece = 0; piece < pieces; piece++, from = from + from_step)
       for (i64 o = begin; o < end; o++, to = to + axis.outputs) {
         Clipped rows = outer.at(o);
@@ -196,7 +209,7 @@ template <class Law, unsigned READ> struct Folding {
           for (int i = 0; i < PLANES; i++) std::memset(to.at[i], 0, size_t(axis.outputs) * sizeof(T));
           continue;
         }
-        row_of<STRIDE, TAPS>(to, from + (rows.first - first_row) * row_step, rows.length, outer.step * row_step,
+        row_of<STRIDE, TAPS>(ends, to, from + (rows.first - first_row) * row_step, rows.length, outer.step * row_step,
                              I(I(rows.skipped) * I(outer_step)), I(outer_step));
       }
   }
@@ -206,13 +219,16 @@ template <class Law, unsigned READ> struct Folding {
                        i64 outer_step) const {
     I step = I(tap_step);
     i64 gap = axis.step * row, down = outer.step * row_step;
+    constexpr i64 MOST = 32;
+    Clipped few[MOST];  // of the windows along a row: small tiles have no more
+    for (i64 j = 0; j < MOST && j < axis.outputs; j++) few[j] = axis.at(j);
     for (i64 piece = 0; piece < pieces; piece++, from = from + from_step)
       for (i64 o = begin; o < end; o++) {
         Clipped column = outer.at(o);
         From top = from + (column.first - first_row) * row_step;
         I across = I(I(column.skipped) * I(outer_step));
         for (i64 j = 0; j < axis.outputs; j++, to = to + m) {
-          Clipped w = axis.at(j);
+          Clipped w = j < MOST ? few[j] : axis.at(j);
           i64 rows = column.length, taps = w.length;
           if (rows == 0 || taps == 0) {
             for (int i = 0; i < PLANES; i++) std::memset(to.at[i], 0, size_t(m) * sizeof(T));

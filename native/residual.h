@@ -61,6 +61,8 @@ void each_winner(const Taps &taps, const Part &of, const char *residual, i64 lan
     int inner = axes[p.rank - 1];  // the innermost axis has a loop of its own
     const Axis &axis = p.axes[inner];
     i64 row = to[inner] - from[inner], step = places[inner], stride = strides[inner];
+    bool plain = table && !gaps && p.lanes == 1 && axis.slides;  // winners lie evenly, each as far as its tap says
+    i64 start = axis.start(from[inner]) * stride, move = axis.stride * stride;
     for (i64 r = 0; r < results; r += row) {
       i64 base = 0, output = 0;
       bool read = true;
@@ -70,9 +72,9 @@ void each_winner(const Taps &taps, const Part &of, const char *residual, i64 lan
         base += w.start * strides[i], output += (o[i] - from[i]) * places[i];
         read = read && w.length > 0;
       }
-      if (table && !gaps && p.lanes == 1)
-        for (i64 j = 0; j < row; j++, output += step)
-          visit(output, base + axis.start(from[inner] + j) * stride + table[winners[output]]);
+      if (plain)
+        for (i64 j = 0, at = base + start; j < row; j++, output += step, at += move)
+          visit(output, at + table[winners[output]]);
       else
         for (i64 j = 0; j < row; j++, output += step) {
           Clipped w = axis.at(from[inner] + j);

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import re
 from abc import ABC, abstractmethod
+from collections import deque
 from dataclasses import KW_ONLY, MISSING, dataclass, fields, replace
 from functools import lru_cache
 from itertools import chain
@@ -186,9 +187,11 @@ class Op(ABC):
             rounds = bool(xp) and self.law.name == "mean" and dtypes.kind(x.dtype) == "integer"
             bound = _Bound(window, engines.choose(x, window, self.law), self._shown(window), xp, rounds)
             if signature is not None:
-                if len(self._bound) >= REMEMBERED:
-                    self._bound.clear()
                 self._bound[signature] = bound
+                _remembered.append((self._bound, signature))
+                if len(_remembered) > MOST_REMEMBERED:
+                    oldest, forgotten = _remembered.popleft()
+                    oldest.pop(forgotten, None)
         return bound
 
     def linearize(self, x: Any) -> Linear:
@@ -247,7 +250,9 @@ class Op(ABC):
         return self.linearize(x).vjp(dy)
 
 
-REMEMBERED = 64  # signatures that a record keeps an engine for
+# What records remember of the arrays they have seen, the oldest first: a few kilobytes each, whatever the array's size.
+MOST_REMEMBERED = 2048
+_remembered: deque[tuple[dict[Any, _Bound], Any]] = deque()
 
 
 @dataclass(frozen=True)
