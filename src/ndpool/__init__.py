@@ -37,7 +37,7 @@ from .api import (
 )  # fmt: skip
 from .engines import Linear
 from .engines.dual import DualArray
-from .engines.native import kept_memory, set_kept_memory, set_threads, threads
+from .engines.native import kept_memory, set_kept_memory
 from .errors import PoolError, PoolTypeError
 from .graph import Graph, GraphError, Program
 from .op import Op
@@ -64,6 +64,7 @@ from .ops import (
     SmoothMaxPool,
     SumPool,
 )  # fmt: skip
+from .settings import set_threads, threads
 from .spec import Dual, Interval, Law, adaptive_end, adaptive_start
 
 __version__ = "0.1.0"
