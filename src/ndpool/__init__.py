@@ -66,6 +66,7 @@ from .ops import (
 )  # fmt: skip
 from .settings import set_threads, threads
 from .spec import Dual, Interval, Law, adaptive_end, adaptive_start
+from .suggest import attribute
 
 __version__ = "0.1.0"
 
@@ -86,7 +87,10 @@ def __getattr__(name: str) -> Any:
     """The 1d, 2d and 3d spellings: `ndpool.max_pool2d`, `ndpool.AdaptiveAvgPool3d`, ..."""
     found = ranked(name)
     if found is None:
-        raise AttributeError(f"module 'ndpool' has no attribute {name!r}")
+        meant = None if name.startswith("_") else attribute(name, __dir__())
+        raise AttributeError(
+            f"module 'ndpool' has no attribute {name!r}" + (f"; did you mean {meant!r}?" if meant else "")
+        )
     return found
 
 

@@ -16,6 +16,7 @@ from .arguments import axes_tuple, choice, entries, named, numbered, rank_of, re
 from .engines import namespace, reference, shape_of, unpooling
 from .errors import PoolError, PoolTypeError
 from .op import Op, function_name
+from .suggest import ARGUMENTS
 
 P = ParamSpec("P")
 
@@ -29,7 +30,10 @@ def _function(record: Callable[P, Op]) -> Callable[Concatenate[Any, P], Any]:
         try:
             op = made(*args, **kwargs)  # type: ignore[arg-type]  # what has no hash is caught
         except TypeError:  # arguments that cannot be remembered, or wrong ones
-            op = record(*args, **kwargs)
+            try:
+                op = record(*args, **kwargs)
+            except TypeError as error:
+                raise error from error.__cause__  # said once, not twice
         return op(x)
 
     own = inspect.signature(record)
@@ -169,7 +173,15 @@ def ranked(name: str) -> Any:
         return None
 
     def spelled(*args: Any, **kwargs: Any) -> Any:
-        return target(*args, axes=axes, **kwargs)
+        try:
+            return target(*args, axes=axes, **kwargs)
+        except TypeError:
+            for given in kwargs:
+                if given == "axes" or given in ARGUMENTS["axes"]:
+                    raise PoolTypeError(
+                        f"{name}: takes no {given}, because it pools axes {axes}; use {stem}(..., axes=...)"
+                    ) from None
+            raise
 
     spelled.__name__ = spelled.__qualname__ = name
     spelled.__doc__ = f"`{stem}` with axes={axes}. {target.__doc__}"
