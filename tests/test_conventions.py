@@ -43,6 +43,24 @@ def test_ceil_mode_lets_a_window_hang_over_the_end() -> None:
     assert ndpool.max_pool([1, 2, 3], (5,), 5, ceil_mode=True) == [3]  # even the first
 
 
+@pytest.mark.parametrize(("n", "padding"), [(1, 0), (2, 0), (2, 1), (4, 0), (4, 1)])
+@pytest.mark.parametrize("stride", [1, 2, 3, 7])
+def test_a_kernel_beyond_the_padded_input_hangs_over_by_less_than_a_stride_in_ceil_mode(
+    n: int, padding: int, stride: int
+) -> None:
+    x, kernel = [float(i) for i in range(n)], 7
+    beyond = kernel - (n + 2 * padding)
+    assert beyond > 0
+    with pytest.raises(PoolError, match="kernel_size=7 is larger than the padded input"):
+        ndpool.max_pool(x, (kernel,), stride, padding)
+    if beyond < stride:
+        assert ndpool.max_pool(x, (kernel,), stride, padding, ceil_mode=True) == [n - 1]
+        assert ndpool.avg_pool(x, (kernel,), stride, padding, ceil_mode=True) == [sum(x) / (n + 2 * padding)]
+    else:
+        with pytest.raises(PoolError, match="kernel_size=7 is larger than the padded input"):
+            ndpool.max_pool(x, (kernel,), stride, padding, ceil_mode=True)
+
+
 def test_ceil_mode_starts_no_window_in_the_right_padding() -> None:
     assert ndpool.MaxPool((1,), 2, 1, ceil_mode=True).out_shape((2,)) == (2,)  # the third would start at 3 = n + lo
     assert ndpool.MaxPool((1,), 2, 1, ceil_mode=True).out_shape((3,)) == (2,)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import ndpool
-from ndpool import cli, doctor
+from ndpool import cli, doctor, settings
 from ndpool.engines import native
 
 
@@ -42,9 +42,10 @@ def test_versions_engines_and_libraries_are_listed(capsys, monkeypatch):
 
 
 def test_the_native_engine_is_described(capsys, monkeypatch):
-    answers = {"available": True, "reason": "", "isa": "v3", "isas": ("v4", "v3", "v2"), "threads": 7}
+    answers = {"available": True, "reason": "", "isa": "v3", "isas": ("v4", "v3", "v2")}
     for name, answer in answers.items():
         monkeypatch.setattr(native, name, lambda answer=answer: answer)
+    monkeypatch.setattr(settings.Held, "threads", 7)
     out = said(capsys)
     assert "native engine: in use\n" in out
     assert "instruction set v3, of those built in: v4, v3, v2\n" in out

@@ -5,6 +5,7 @@ from __future__ import annotations
 from fractions import Fraction
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 from hypothesis import given
@@ -250,3 +251,43 @@ def test_complex_sum_and_mean(dtype: np.dtype) -> None:
     assert ndpool.avg_pool(x, (2,)).tolist() == [2 - 1j, 3 - 2.5j]
     assert ndpool.AvgPool((2,)).vjp(x, np.array([2j, 4], dtype)).tolist() == [1j, 1j, 2, 2]
     assert ndpool.avg_pool(x.tolist(), (2,)) == [2 - 1j, 3 - 2.5j]
+
+
+# -- element types that ndpool does not take ---------------------------------------------------------------------------
+
+SMALL = {
+    "int2": "int8", "int4": "int8", "uint2": "uint8", "uint4": "uint8", "float4_e2m1fn": "float32",
+    "float6_e3m2fn": "float32", "float8_e4m3fn": "float32", "float8_e5m2": "float32", "float8_e8m0fnu": "float32",
+}  # fmt: skip
+LAWS = {"Max": {}, "Min": {}, "Avg": {}, "Sum": {}, "SmoothMax": {}, "Lp": {"norm_type": 2}}
+
+
+@pytest.mark.parametrize("name", SMALL)
+@pytest.mark.parametrize("law", LAWS)
+def test_small_element_types_are_refused_by_name(law: str, name: str) -> None:
+    x = np.ones((4, 4), getattr(ml_dtypes, name))
+    wider = "float32" if law in ("SmoothMax", "Lp") else SMALL[name]
+    words = rf"x has dtype {name}, which ndpool does not take; convert x to {wider}$"
+    forms = {"": {"kernel_size": 2}, "Adaptive": {"output_size": 2}, "Global": {}}
+    for form, arguments in forms.items():
+        op = getattr(ndpool, f"{form}{law}Pool")(**LAWS[law], **arguments)
+        dy = np.ones(op.out_shape(x.shape), x.dtype)
+        for run in (op, op.linearize, lambda x, op=op: op.jvp(x, x), lambda x, op=op, dy=dy: op.vjp(x, dy)):
+            with pytest.raises(ndpool.PoolTypeError, match=f"{op.name}: {words}"):
+                run(x)
+    assert getattr(ndpool, f"{law}Pool")(**LAWS[law], kernel_size=2)(x.astype(wider)).shape == (2, 2)
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_small_element_types_are_refused_elsewhere_too(name: str) -> None:
+    small, x = np.ones((2, 2), getattr(ml_dtypes, name)), np.ones((4, 4), np.float32)
+    with pytest.raises(ndpool.PoolTypeError, match=rf"max_unpool: y has dtype {name}, .*convert y to {SMALL[name]}"):
+        ndpool.max_unpool(small, np.zeros((2, 2), int), 2)
+    with pytest.raises(ndpool.PoolTypeError, match=rf"max_unpool: indices has dtype {name}"):
+        ndpool.max_unpool(x[:2, :2], small, 2)
+    for at in (x, x.astype(int)):
+        with pytest.raises(ndpool.PoolTypeError, match=rf"max_pool: dy has dtype {name}, but"):
+            ndpool.MaxPool(2).vjp(at, small)
+    product = ndpool.Law(lambda x, t: x, lambda a, b: a * b, lambda s, n: (s, s), lambda g, x, t, y: g * y / x)
+    with pytest.raises(ndpool.PoolTypeError, match=rf"pool: x has dtype {name}, .*convert x to {SMALL[name]}"):
+        ndpool.pool(small, product, 2)

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import ndpool
+from ndpool import PoolError
 
 from .cases import BFLOAT16, FLOATS, INTEGERS, assert_close
 
@@ -51,6 +52,21 @@ def test_output_size_names_the_pooled_axes_or_all() -> None:
     y, indices = [[[1, 2]], [[3, 4]]], [[[0, 4]], [[1, 3]]]
     for size in ((1, 5), (2, 1, 5), [1, 5]):
         assert both(y, indices, (1, 2), output_size=size) == [[[1, 0, 0, 0, 2]], [[0, 3, 0, 4, 0]]]
+
+
+@pytest.mark.parametrize(
+    ("size", "words"),
+    [
+        ((5, 3, 8, 8), r"output_size=\(5, 3, 8, 8\) is not y's size on axis 0, which is not pooled"),
+        ((2, 9, 8, 8), r"axis 1, which is not pooled; use output_size=\(2, 3, 8, 8\)"),
+        ((5, 9, 7, 9), r"axes 0, 1, which are not pooled; use output_size=\(2, 3, 7, 9\)"),
+    ],
+)
+def test_output_size_of_an_axis_that_is_not_pooled_must_be_right(size: tuple[int, ...], words: str) -> None:
+    y = np.ones((2, 3, 4, 4))
+    for values, indices in ((y, np.zeros(y.shape, int)), (y.tolist(), np.zeros(y.shape, int).tolist())):
+        with pytest.raises(PoolError, match=f"max_unpool: .*{words}"):
+            ndpool.max_unpool(values, indices, 2, output_size=size)
 
 
 def test_output_size_of_all_axes_where_the_pooled_are_not_the_last() -> None:

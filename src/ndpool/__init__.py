@@ -37,7 +37,7 @@ from .api import (
 )  # fmt: skip
 from .engines import Linear
 from .engines.dual import DualArray
-from .engines.native import kept_memory, set_kept_memory, set_threads, threads
+from .engines.native import kept_memory, set_kept_memory
 from .errors import PoolError, PoolTypeError
 from .graph import Graph, GraphError, Program
 from .op import Op
@@ -64,7 +64,9 @@ from .ops import (
     SmoothMaxPool,
     SumPool,
 )  # fmt: skip
+from .settings import set_threads, threads
 from .spec import Dual, Interval, Law, adaptive_end, adaptive_start
+from .suggest import attribute
 
 __version__ = "0.1.0"
 
@@ -85,7 +87,10 @@ def __getattr__(name: str) -> Any:
     """The 1d, 2d and 3d spellings: `ndpool.max_pool2d`, `ndpool.AdaptiveAvgPool3d`, ..."""
     found = ranked(name)
     if found is None:
-        raise AttributeError(f"module 'ndpool' has no attribute {name!r}")
+        meant = None if name.startswith("_") else attribute(name, __dir__())
+        raise AttributeError(
+            f"module 'ndpool' has no attribute {name!r}" + (f"; did you mean {meant!r}?" if meant else "")
+        )
     return found
 
 

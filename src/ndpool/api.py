@@ -16,6 +16,7 @@ from .arguments import axes_tuple, choice, entries, named, numbered, rank_of, re
 from .engines import namespace, reference, shape_of, unpooling
 from .errors import PoolError, PoolTypeError
 from .op import Op, function_name
+from .suggest import ARGUMENTS
 
 P = ParamSpec("P")
 
@@ -29,7 +30,10 @@ def _function(record: Callable[P, Op]) -> Callable[Concatenate[Any, P], Any]:
         try:
             op = made(*args, **kwargs)  # type: ignore[arg-type]  # what has no hash is caught
         except TypeError:  # arguments that cannot be remembered, or wrong ones
-            op = record(*args, **kwargs)
+            try:
+                op = record(*args, **kwargs)
+            except TypeError as error:
+                raise error from error.__cause__  # said once, not twice
         return op(x)
 
     own = inspect.signature(record)
@@ -77,9 +81,9 @@ def max_unpool(
 ) -> Any:
     """Put each value of `y` back where `max_pool(..., return_indices=True)` found it; zeros elsewhere.
 
-    `output_size` names the sizes of the pooled axes (or of all axes); without it each is (n - 1) stride - 2 padding +
-    kernel_size. Where two windows had one winner their values are added, which makes this max pooling's vjp at those
-    winners; `duplicates="last"` keeps the last instead. An index of -1 puts nothing.
+    `output_size` names the sizes of the pooled axes (or of all axes, the others as in `y`); without it each is
+    (n - 1) stride - 2 padding + kernel_size. Where two windows had one winner their values are added, which makes this
+    max pooling's vjp at those winners; `duplicates="last"` keeps the last instead. An index of -1 puts nothing.
 
     >>> y, indices = max_pool([[1, 5, 2, 0], [4, 3, 0, 9]], 2, return_indices=True)
     >>> max_unpool(y, indices, 2)
@@ -107,6 +111,11 @@ def unpooled_shape(
     pooled = resolve_axes(axes, rank_of(kernel_size=kernel_size, stride=stride, padding=padding, axes=axes), len(shape))
     given = None if output_size is None else sizes("output_size", output_size, 0)
     whole = isinstance(given, tuple) and len(given) == len(shape)
+    wrong = [a for a in range(len(shape)) if whole and a not in pooled and given[a] != shape[a]]  # type: ignore[index]
+    if wrong:
+        fixed = tuple(given[a] if a in pooled else n for a, n in enumerate(shape))  # type: ignore[index]
+        said = f"axis {wrong[0]}, which is" if len(wrong) == 1 else f"axes {', '.join(map(str, wrong))}, which are"
+        raise PoolError(f"output_size={given} is not y's size on {said} not pooled; use output_size={fixed}")
     out = list(shape)
     for i, a in enumerate(pooled):
         k, s, (lo, hi) = (
@@ -164,7 +173,15 @@ def ranked(name: str) -> Any:
         return None
 
     def spelled(*args: Any, **kwargs: Any) -> Any:
-        return target(*args, axes=axes, **kwargs)
+        try:
+            return target(*args, axes=axes, **kwargs)
+        except TypeError:
+            for given in kwargs:
+                if given == "axes" or given in ARGUMENTS["axes"]:
+                    raise PoolTypeError(
+                        f"{name}: takes no {given}, because it pools axes {axes}; use {stem}(..., axes=...)"
+                    ) from None
+            raise
 
     spelled.__name__ = spelled.__qualname__ = name
     spelled.__doc__ = f"`{stem}` with axes={axes}. {target.__doc__}"

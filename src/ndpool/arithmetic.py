@@ -127,27 +127,41 @@ def _binary(f: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
 
 @dataclass(frozen=True)
 class Interval(Number):
-    """Every real between lo and hi. Results are rounded outwards, so they enclose the exact ones.
+    """Every number between lo and hi. Results are rounded outwards, so they enclose the exact ones.
 
-    a > b only when it is certain: every member of a is above every member of b.
+    a > b only when it is certain: every member of a is above every member of b. An end may be infinite: 0 times it is
+    0, and where it has no answer (inf - inf, inf / inf) the result is as wide as the answer may be. NaN stays NaN.
 
     >>> Interval(0, 1) > Interval(0.5, 2), Interval(3, 4) > Interval(1, 2), 1 in Interval(1, 1) / 3 * 3
     (False, True, True)
+    >>> Interval(0, 1) * math.inf, Interval(1, math.inf) / Interval(1, math.inf)
+    (Interval(lo=0.0, hi=inf), Interval(lo=0.0, hi=inf))
     """
 
     lo: float
     hi: float
 
+    def __post_init__(self) -> None:
+        if self.lo > self.hi:
+            raise ValueError(f"Interval({self.lo}, {self.hi}) has its ends swapped; use Interval({self.hi}, {self.lo})")
+
     @staticmethod
     def of(x: Any) -> Interval:
+        """x as an interval: the one number where a float holds it, its neighbours where the conversion rounds."""
         if isinstance(x, Interval):
             return x
-        f = float(x)  # widened where the conversion rounds
-        return Interval(f, f) if f == x else _outward([f])
+        try:
+            f = float(x)
+        except OverflowError:
+            f = math.inf if x > 0 else -math.inf
+        return Interval(f, f) if f == x else Interval(_down(f), _up(f))
 
     @_binary
     def __add__(self, other: Interval) -> Interval:
-        return _outward([self.lo + other.lo, self.hi + other.hi])
+        for a, b in ((self, other), (other, self)):
+            if a.lo == a.hi == 0:
+                return b
+        return _outward([_plus(self.lo, other.lo, -math.inf), _plus(self.hi, other.hi, math.inf)])
 
     @_binary
     def __mul__(self, other: Interval) -> Interval:
@@ -157,7 +171,7 @@ class Interval(Number):
     def __truediv__(self, other: Interval) -> Interval:
         if other.lo <= 0 <= other.hi:
             raise ZeroDivisionError(f"{self} / {other}: the divisor contains 0")
-        return _outward([a / b for a in (self.lo, self.hi) for b in (other.lo, other.hi)])
+        return _outward([q for a in (self.lo, self.hi) for b in (other.lo, other.hi) for q in _over(a, b)])
 
     def __neg__(self) -> Interval:
         return Interval(-self.hi, -self.lo)
@@ -165,9 +179,9 @@ class Interval(Number):
     def __pow__(self, p: Any) -> Interval:
         if self.lo < 0:
             raise ValueError(f"{self} ** {p}: only for intervals of numbers >= 0; take abs first")
-        if isinstance(p, Interval):
+        if isinstance(p, Interval) or float(p) != p:
             return Interval.exp(self.log() * p)
-        return self.monotone(lambda x: float(x) ** p, floor=0)
+        return self.monotone(lambda x: _power(x, p), (0, math.inf))
 
     def __abs__(self) -> Interval:
         if self.lo >= 0:
@@ -182,15 +196,19 @@ class Interval(Number):
         return bool(self.lo <= x <= self.hi)
 
     def exp(self) -> Interval:
-        return self.monotone(_exp, floor=0)
+        return self.monotone(_exp, (0, math.inf))
 
     def log(self) -> Interval:
-        return self.monotone(lambda x: math.log(x) if x > 0 else -math.inf)
+        return self.monotone(lambda x: math.log(x) if x > 0 else -math.inf if x <= 0 else x)
 
-    def monotone(self, f: Callable[[float], float], floor: float = -math.inf) -> Interval:
-        near = _outward([f(self.lo), f(self.hi)])
-        wide = _outward([near.lo, near.hi])  # twice: libm may err by more than half a unit in the last place
-        return Interval(max(wide.lo, floor), wide.hi)
+    def monotone(self, f: Callable[[float], float], within: tuple[float, float] = (-math.inf, math.inf)) -> Interval:
+        """The values of a monotone f, which all lie `within` those bounds."""
+        near = _hull([f(self.lo), f(self.hi)])
+        lo, hi = (
+            _down(_down(near.lo)),
+            _up(_up(near.hi)),
+        )  # twice: libm may err by more than half a unit of the last place
+        return Interval(max(lo, within[0]), min(hi, within[1]))
 
 
 def _exp(x: float) -> float:
@@ -200,9 +218,50 @@ def _exp(x: float) -> float:
         return math.inf
 
 
+def _power(x: float, p: Any) -> float:
+    try:
+        return float(float(x) ** p)
+    except (OverflowError, ZeroDivisionError):  # too large, or 0 to a negative power
+        return math.inf
+
+
+def _plus(a: float, b: float, unbounded: float) -> float:
+    s = a + b
+    return unbounded if s != s and a == a and b == b else s  # inf - inf
+
+
 def _times(a: float, b: float) -> float:
-    return 0.0 if a == 0 or b == 0 else a * b  # an endpoint 0 stays 0 beside an infinite one
+    if a == 0 or b == 0:
+        return 0.0 if a == a and b == b else math.nan  # an end 0 stays 0 beside an infinite one
+    return a * b or math.copysign(LEAST, a * b)  # a product that is too small is not 0
+
+
+def _over(a: float, b: float) -> tuple[float, ...]:
+    if math.isinf(a) and math.isinf(b):
+        return 0.0, math.copysign(math.inf, a) * math.copysign(1, b)
+    q = a / b
+    return (q if q or not a else math.copysign(LEAST, q),)
+
+
+LEAST = math.ulp(0.0)
 
 
 def _outward(ends: Sequence[float]) -> Interval:
-    return Interval(math.nextafter(min(ends), -math.inf), math.nextafter(max(ends), math.inf))
+    """The hull of numbers that were rounded to nearest, widened by one step each way; a 0 is exact."""
+    hull = _hull(ends)
+    return Interval(_down(hull.lo) if hull.lo else 0.0, _up(hull.hi) if hull.hi else 0.0)
+
+
+def _hull(ends: Sequence[float]) -> Interval:
+    """From the least to the greatest; NaN if one of them is, which min and max would miss."""
+    if any(end != end for end in ends):
+        return Interval(math.nan, math.nan)
+    return Interval(min(ends), max(ends))
+
+
+def _down(x: float) -> float:
+    return math.nextafter(x, -math.inf)
+
+
+def _up(x: float) -> float:
+    return math.nextafter(x, math.inf)

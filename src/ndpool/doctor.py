@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import platform
+import warnings
 from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError, version
 
 import numpy as np
 
-from . import __version__
+from . import __version__, settings
 from .engines import native, triton
 
 ENGINES = {
@@ -22,7 +23,9 @@ OPTIONAL = ("torch", "jax", "triton", "dask", "onnx")
 
 def report() -> str:
     """What `ndpool doctor` prints."""
-    return "\n".join(_lines())
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)  # a setting that cannot be used is in the report
+        return "\n".join(_lines())
 
 
 def _lines() -> Iterator[str]:
@@ -33,7 +36,7 @@ def _lines() -> Iterator[str]:
     if native.available():
         yield "native engine: in use"
         yield f"  instruction set {native.isa()}, of those built in: {', '.join(native.isas())}"
-        yield f"  threads {native.threads()}"
+        yield f"  threads {settings.threads()}"
     else:
         yield f"native engine: not in use; {native.reason()}"
     if triton.available():
@@ -42,6 +45,9 @@ def _lines() -> Iterator[str]:
         yield f"triton engine: not in use; {triton.reason()}"
     yield ""
     yield from _table([("engine", "runs", "under"), *((name, *served) for name, served in ENGINES.items())])
+    yield ""
+    yield "settings"
+    yield from (f"  {variable.report()}" for variable in settings.VARIABLES)
     yield ""
     yield "optional libraries"
     yield from _table([("  " + name, _installed(name)) for name in OPTIONAL])

@@ -13,9 +13,10 @@ from typing import Any, get_args
 from .arguments import LIMIT, choice, flag, integer, number
 from .engines import namespace, reference
 from .errors import PoolTypeError
-from .op import Adaptive, Global, Op, Sliding
+from .op import Adaptive, Global, Op, Sliding, function_name
 from .spec import SUM, Dual, Law, lp, maximum, mean, minimum, smooth_max
 from .spec.law import Nan, Ties
+from .suggest import suggesting
 
 # -- laws and their arguments ----------------------------------------------------------------------------------------
 
@@ -292,3 +293,10 @@ class GlobalLpPool(Global, _Lp):
 @dataclass(frozen=True, repr=False)
 class GlobalPool(Global, _Own):
     """A law of your own over all: the generic global reduction."""
+
+
+# -- misspelt arguments ------------------------------------------------------------------------------------------------
+
+for _record in [value for value in globals().values() if isinstance(value, type) and issubclass(value, Op)]:
+    if _record.__module__ == __name__ and not _record.__name__.startswith("_"):
+        _record.__init__ = suggesting(_record.__init__, function_name(_record.__name__))  # type: ignore[method-assign]

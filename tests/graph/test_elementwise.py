@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from hypothesis import strategies as st
 
-from ndpool import Dual, Interval, Program
+from ndpool import Dual, Graph, Interval, Program
 from ndpool.graph.elementwise import TABLE
 
 from .strategies import TORCH_WARNS, close, given, like_torch, seeds, tangent, unary
@@ -253,6 +253,18 @@ def test_intervals_that_touch_the_end_of_the_domain(name: str) -> None:
     (y,) = row(name)([Interval(0.0, 4.0)])
     assert y.lo <= (0 if name == "sqrt" else -1e300)
     assert y.hi >= (2 if name == "sqrt" else math.log(4))
+
+
+def test_rounding_outwards_stays_inside_the_range_of_a_function() -> None:
+    graph = Graph()
+    x = graph.input((1,))
+    (y,) = graph.build(graph.sqrt(graph.sqrt(x)))([Interval(0.0, 16.0)])
+    assert y.lo == 0
+    assert 2 <= y.hi < 2.001
+    assert [(y.lo, y.hi) for (y,) in (row("tanh")([Interval(-9e9, 9e9)]), row("sigmoid")([Interval(-9e9, 9e9)]))] == [
+        (-1, 1),
+        (0, 1),
+    ]
 
 
 def test_the_slope_of_relu_is_0_at_0() -> None:

@@ -6,6 +6,7 @@ import base64
 import copy
 import json
 import math
+import struct
 import time
 import tracemalloc
 import zipfile
@@ -627,10 +628,10 @@ def test_a_size_is_checked_before_memory_is_taken(node):
     assert peak(lambda: fails(text, f"node {node}")) < 2**20
 
 
-def npz_of(tmp_path, header_shape, data: bytes, dtype: str = "<f4", version=(1, 0)):
+def npz_of(tmp_path, header_shape, data: bytes, dtype: str = "<f4", version=(1, 0), method=zipfile.ZIP_STORED):
     """small() with an .npz whose one array has a header of our own."""
     save(small(), tmp_path / "p.json", "npz")
-    with zipfile.ZipFile(tmp_path / "p.npz", "w", zipfile.ZIP_DEFLATED) as archive, archive.open("c2.npy", "w") as file:
+    with zipfile.ZipFile(tmp_path / "p.npz", "w", method) as archive, archive.open("c2.npy", "w") as file:
         head = {"descr": dtype, "fortran_order": False, "shape": header_shape}
         write = {(1, 0): np.lib.format.write_array_header_1_0, (2, 0): np.lib.format.write_array_header_2_0}
         write[version](file, head)
@@ -645,7 +646,11 @@ def npz_of(tmp_path, header_shape, data: bytes, dtype: str = "<f4", version=(1, 
         ({"header_shape": (2, 1), "data": bytes(8), "dtype": "<f8"}, ("of float64, but",)),
         ({"header_shape": (2, 1), "data": bytes(8), "dtype": "|O"}, ("of object, but",)),
         ({"header_shape": (2, 1), "data": bytes(7)}, ("less than 8 bytes",)),
-        ({"header_shape": (2, 1), "data": bytes(2**26)}, ("more than 8 bytes",)),  # a zip of 64 KiB
+        ({"header_shape": (2, 1), "data": bytes(2**26)}, ("67108864 bytes of elements, more than 8 bytes",)),
+        (
+            {"header_shape": (2, 1), "data": bytes(2**26), "method": zipfile.ZIP_DEFLATED},  # a zip of 64 KiB
+            ("c2.npy is compressed, which is not read; write it with numpy.savez",),
+        ),
     ],
 )
 def test_a_wrong_npz_is_refused_before_memory_is_taken(header, words, tmp_path):
@@ -685,6 +690,70 @@ def test_an_npz_that_is_not_there_or_broken_is_refused(tmp_path):
     (tmp_path / "p.npz").unlink()
     with pytest.raises(GraphError, match="No such file"):
         load(path)
+
+
+def test_a_compressed_npz_is_refused_whatever_it_holds(tmp_path):
+    path = tmp_path / "p.json"
+    save(small(), path, "npz")
+    with np.load(tmp_path / "p.npz") as arrays:
+        np.savez_compressed(tmp_path / "p.npz", **arrays)
+    with pytest.raises(GraphError, match="compressed, which is not read"):
+        load(path)
+
+
+def test_an_npz_that_claims_more_than_it_has_is_refused(tmp_path):
+    path = tmp_path / "p.json"
+    save(small(), path, "npz")
+    whole = (tmp_path / "p.npz").read_bytes()
+    entry = whole.rfind(b"PK\x01\x02")
+    for sizes in ((2**31, 2**31), (2**31, 136), (136, 2**31)):  # compressed and not, in the directory
+        (tmp_path / "p.npz").write_bytes(whole[: entry + 20] + struct.pack("<II", *sizes) + whole[entry + 28 :])
+        with pytest.raises(GraphError, match=r"in p.npz: c2.npy says \d+ bytes, more than there are"):
+            load(path)
+
+
+def test_arrays_of_an_npz_do_not_share_their_bytes(tmp_path):
+    """A thousand entries of one megabyte of data would be a gigabyte of arrays."""
+    g = Graph()
+    program = g.build([g.const(np.zeros(1000)) for _ in range(3)])
+    save(program, tmp_path / "p.json", "npz")
+    with zipfile.ZipFile(tmp_path / "p.npz", "w") as archive:
+        with archive.open("c0.npy", "w") as file:
+            np.lib.format.write_array(file, np.zeros(1000))
+        for twin in ("c1.npy", "c2.npy"):
+            shared = copy.copy(archive.filelist[0])
+            shared.filename = twin
+            archive.filelist.append(shared)
+    with pytest.raises(GraphError, match=r"node \d: in p.npz: "):
+        load(tmp_path / "p.json")
+
+
+def test_an_npz_of_many_members_is_refused_before_they_are_listed(tmp_path):
+    path = tmp_path / "p.json"
+    save(small(), path, "npz")
+    entry = b"PK\x01\x02" + bytes(24) + struct.pack("<H", 1) + bytes(16) + b"m"
+    directory = entry * (store.DIRECTORY // len(entry) + 1)
+    end = struct.pack("<4s4H2LH", b"PK\x05\x06", 0, 0, 9, 9, len(directory), 0, 0)
+    (tmp_path / "p.npz").write_bytes(directory + end)
+
+    def run():
+        with pytest.raises(GraphError, match=r"a directory of \d+ bytes, more than the \d+ of 20000 arrays"):
+            load(path)
+
+    assert peak(run) < 2**20
+
+
+def test_the_limit_of_a_file_can_be_raised(tmp_path):
+    g = Graph()
+    program = g.build(g.const(np.zeros(1000)))
+    save(program, tmp_path / "p.json", "npz")
+    with pytest.raises(GraphError, match=r"in p.npz: (\d+) bytes, more than the 8000 .*load\(path, limit=\1\)"):
+        load(tmp_path / "p.json", limit=8000)
+    for read in (load, Program.load):
+        assert to_json(read(tmp_path / "p.json", limit=10_000)) == to_json(program)
+    save(program, tmp_path / "q.json")
+    with pytest.raises(GraphError, match=r"q.json: \d+ bytes, more than the 8000"):
+        load(tmp_path / "q.json", limit=8000)
 
 
 def test_an_npz_is_only_read_at_its_own_key(tmp_path):

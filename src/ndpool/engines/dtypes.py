@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from functools import lru_cache
 from typing import Any
 
@@ -18,6 +19,16 @@ KINDS = {
 }
 
 
+# element type -> its kind. Others (int4, float8_e5m2, ...) are refused by name: no engine is tested with them
+NAMES = {
+    "bool": "bool",
+    **{f"{sign}int{bits}": "integer" for sign in ("", "u") for bits in (8, 16, 32, 64)},
+    **dict.fromkeys(("float16", "bfloat16", "float32", "float64", "float96", "float128", "longdouble"), "real"),
+    **dict.fromkeys(("complex64", "complex128", "complex192", "complex256", "clongdouble"), "complex"),
+}
+NEAREST = {"int": "int8", "uint": "uint8", "float": "float32", "complex": "complex64", "bcomplex": "complex64"}
+
+
 @lru_cache(typed=True)
 def name(dtype: Any) -> str:
     """`float32` for NumPy's, torch's, JAX's and any other library's float32."""
@@ -27,11 +38,7 @@ def name(dtype: Any) -> str:
 @lru_cache(typed=True)
 def kind(dtype: Any) -> str:
     """bool, integer, real or complex; the type's own name where it is none of them."""
-    full = name(dtype)
-    for prefix, meaning in {"bool": "bool", "int": "integer", "uint": "integer", "complex": "complex"}.items():
-        if full.startswith(prefix):
-            return meaning
-    return "real" if full.startswith(("float", "bfloat", "longdouble")) else full
+    return NAMES.get(name(dtype), name(dtype))
 
 
 def check(law: str, dtype: Any, of: str = "x") -> None:
@@ -39,9 +46,15 @@ def check(law: str, dtype: Any, of: str = "x") -> None:
     got = kind(dtype)
     kinds = KINDS.get(law, ("bool", "integer", "real", "complex"))
     if got not in kinds:
-        fix = "convert x to float32" if "real" in kinds else "convert x"
-        if got in ("object", "complex"):
-            fix = {"object": f"pass {of}.tolist() to pool any scalar exactly", "complex": "pool x.real or abs(x)"}[got]
+        stem = re.match("[a-z]*", got)[0]  # type: ignore[index]
+        if stem in NEAREST and got not in NAMES.values():
+            near = NEAREST[stem] if NAMES[NEAREST[stem]] in kinds else "float32"
+            raise PoolTypeError(f"{of} has dtype {got}, which ndpool does not take; convert {of} to {near}")
+        fix = f"convert {of} to float32" if "real" in kinds else f"convert {of}"
+        if got == "object":
+            fix = f"pass {of}.tolist() to pool any scalar exactly"
+        elif got == "complex":
+            fix = f"pool {of}.real or abs({of})"
         raise PoolTypeError(f"{of} has dtype {name(dtype)}, but {law} takes {' or '.join(kinds)} elements; {fix}")
 
 

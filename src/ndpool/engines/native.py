@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import importlib
 import math
-import os
 from collections.abc import Callable
 from functools import cache, cached_property, lru_cache
 from itertools import pairwise
@@ -19,7 +18,11 @@ from typing import Any
 
 import numpy as np
 
+from .. import settings
 from ..errors import PoolError
+from ..settings import Held as _Settings
+from ..settings import set_threads as set_threads
+from ..settings import threads as threads
 from ..spec import Axis, Law, Window, adaptive, maximum, minimum
 from . import portable
 from .dtypes import kind, name
@@ -45,8 +48,7 @@ def _load() -> tuple[Any, str]:
     """The extension and "", or None and why there is none."""
     try:
         extension = importlib.import_module("ndpool._native")
-        if (given := os.environ.get("NDPOOL_KEPT_MEMORY", "")).isdigit():
-            extension.keep(int(given))
+        extension.keep(settings.KEPT_MEMORY.value())
         return extension, ""
     except ModuleNotFoundError:
         return None, (
@@ -60,9 +62,13 @@ def _load() -> tuple[Any, str]:
 @cache
 def reason() -> str:
     """Why this engine is not in use and what to do about it, in one sentence; empty if it is."""
-    if os.environ.get("NDPOOL_ENGINE") == "portable":
+    asked = settings.ENGINE.value()
+    if asked == "portable":
         return "NDPOOL_ENGINE=portable asks for the portable engine; unset it to use this one"
-    return _load()[1]
+    _, missing = _load()
+    if asked == "native" and missing:
+        settings.warn_once([f"NDPOOL_ENGINE=native cannot be used: {missing}; using portable instead"])
+    return missing
 
 
 def available() -> bool:
@@ -85,26 +91,6 @@ def use(isa: str) -> None:
     _load()[0].use(isa)
 
 
-class _Settings:
-    threads = 0  # 0: not asked for yet
-
-
-def threads() -> int:
-    """The most threads a run uses: NDPOOL_THREADS, or one a core."""
-    if not _Settings.threads:
-        given = os.environ.get("NDPOOL_THREADS", "")
-        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-        _Settings.threads = int(given) if given.isdigit() and int(given) > 0 else cores
-    return _Settings.threads
-
-
-def set_threads(n: int) -> None:
-    """Let a run use up to `n` threads; 0 for the default. The results have the same bits whatever the number."""
-    if not isinstance(n, int) or n < 0:
-        raise PoolError(f"threads={n!r} is not a number of threads; use an int >= 0")
-    _Settings.threads = n
-
-
 def kept_memory() -> int:
     """Bytes kept for the next runs: the memory of large results that are gone, and scratch."""
     return int(_load()[0].kept()) if available() else 0
@@ -113,8 +99,7 @@ def kept_memory() -> int:
 def set_kept_memory(n: int) -> None:
     """Keep up to `n` bytes of the memory of large results that are gone for the next ones, which spares the system's
     clearing of fresh pages; 0 gives all of it back. The default is NDPOOL_KEPT_MEMORY, or 256 MiB."""
-    if not isinstance(n, int) or n < 0:
-        raise PoolError(f"kept memory of {n!r} bytes is not a size; use an int >= 0")
+    n = settings.memory_to_keep(n)
     if available():
         _load()[0].keep(n)
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from fractions import Fraction
 from typing import Any
 
@@ -12,7 +13,7 @@ import numpy as np
 from .. import spec
 from ..errors import PoolError, PoolTypeError
 from ..spec import Law, Window
-from .dtypes import kind
+from .dtypes import KINDS, kind
 from .linear import Linear
 
 
@@ -57,6 +58,7 @@ def forward(window: Window, law: Law, x: Any) -> Any:
 
 def linearize(window: Window, law: Law, x: Any) -> Linear:
     """The values, and jvp and vjp at x."""
+    law = law if law.name in KINDS else _theirs(law)
     flat, _ = scalars(x)
     y, residuals = spec.forward(window, law, flat)
     return Linear(
@@ -64,6 +66,36 @@ def linearize(window: Window, law: Law, x: Any) -> Linear:
         lambda dx: restore(spec.jvp(window, law, flat, residuals, scalars(dx)[0]), window.out_shape, dx),
         lambda dy: restore(spec.vjp(window, law, flat, residuals, scalars(dy)[0]), window.shape, dy),
     )
+
+
+def _theirs(law: Law) -> Law:
+    """A law of the user's own, whose mistakes are reported as theirs."""
+
+    def reported(part: str, wrong: Callable[[Any], str | None] = lambda result: None) -> Callable[..., Any]:
+        run = getattr(law, part)
+
+        def call(*args: Any) -> Any:
+            try:
+                result = run(*args)
+            except Exception as error:
+                kind = PoolTypeError if isinstance(error, TypeError) else PoolError
+                raise kind(f"in your law's {part}: {type(error).__name__}: {error}") from error
+            if said := wrong(result):
+                raise PoolError(f"in your law's {part}: it gave {result!r}; {said}")
+            return result
+
+        return call
+
+    def pair(result: Any) -> str | None:
+        return (
+            None if isinstance(result, tuple) and len(result) == 2 else "give (y, r): the value, and what weigh needs"
+        )
+
+    def something(result: Any) -> str | None:
+        return "give the derivative times its first argument" if result is None else None
+
+    lift, merge = reported("lift"), reported("merge")
+    return replace(law, lift=lift, merge=merge, finish=reported("finish", pair), weigh=reported("weigh", something))
 
 
 def winners(window: Window, law: Law, x: Any, axes: tuple[int, ...]) -> tuple[Any, Any]:

@@ -63,15 +63,17 @@ class ScalarMaths:
 
 @dataclass(frozen=True)
 class Row:
-    """f and f', where f' may use x and y = f(x). Every f here is monotone, which makes intervals tight."""
+    """f and f', where f' may use x and y = f(x). Every f here is monotone, which makes intervals tight, and its values
+    lie `within` bounds that rounding outwards must not cross: sqrt(sqrt(x)) near 0 would have no answer."""
 
     value: Callable[[Any, Any], Any]
     slope: Callable[[Any, Any, Any], Any]
+    within: tuple[float, float] = (-math.inf, math.inf)
 
 
 def _sigmoid(m: Any, x: Any) -> Any:
     if isinstance(x, Interval):
-        return x.monotone(lambda end: float(_sigmoid(m, end)))
+        return x.monotone(lambda end: float(_sigmoid(m, end)), (0, 1))
     return m.branch(x, lambda: (e := m.exp(x)) / (1 + e), lambda: 1 / (1 + m.exp(-x)))
 
 
@@ -79,20 +81,21 @@ TABLE = {
     "neg": Row(lambda m, x: -x, lambda m, x, y: -1),
     "exp": Row(lambda m, x: m.exp(x), lambda m, x, y: y),
     "log": Row(lambda m, x: m.log(x), lambda m, x, y: 1 / x),
-    "sqrt": Row(lambda m, x: m.sqrt(x), lambda m, x, y: 1 / (2 * y)),
-    "relu": Row(lambda m, x: m.branch(x, lambda: 0 * m.step(x), lambda: x), lambda m, x, y: m.step(x)),
-    "sigmoid": Row(_sigmoid, lambda m, x, y: y * (1 - y)),
-    "tanh": Row(lambda m, x: m.tanh(x), lambda m, x, y: 1 - y * y),
+    "sqrt": Row(lambda m, x: m.sqrt(x), lambda m, x, y: 1 / (2 * y), (0, math.inf)),
+    "relu": Row(lambda m, x: m.branch(x, lambda: 0 * m.step(x), lambda: x), lambda m, x, y: m.step(x), (0, math.inf)),
+    "sigmoid": Row(_sigmoid, lambda m, x, y: y * (1 - y), (0, 1)),
+    "tanh": Row(lambda m, x: m.tanh(x), lambda m, x, y: 1 - y * y, (-1, 1)),
     "softplus": Row(
         lambda m, x: m.branch(x, lambda: m.log1p(m.exp(x)), lambda: x + m.log1p(m.exp(-x))),
         lambda m, x, y: _sigmoid(m, x),
+        (0, math.inf),
     ),
 }
 
 
 def _scalar_value(row: Row, x: Any) -> Any:
     if isinstance(x, Interval) and row not in (TABLE["exp"], TABLE["log"]):  # which intervals have, with their limits
-        return x.monotone(lambda end: float(row.value(ScalarMaths, end)))
+        return x.monotone(lambda end: float(row.value(ScalarMaths, end)), row.within)
     return row.value(ScalarMaths, x)
 
 

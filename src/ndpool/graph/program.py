@@ -245,11 +245,11 @@ class Program:
         save(self, path, constants)
 
     @staticmethod
-    def load(path: str | Path) -> Program:
+    def load(path: str | Path, limit: int = 2**32) -> Program:
         """The program that `save` wrote; nothing is executed, everything is checked."""
         from .store import load
 
-        return load(path)
+        return load(path, limit)
 
     def prune(self) -> Program:
         """Without the nodes that no output depends on (inputs stay)."""

@@ -13,6 +13,7 @@ again node by node, so its rules are checked by the code that made it. What is w
 from __future__ import annotations
 
 import base64
+import io
 import json
 import math
 import re
@@ -36,9 +37,10 @@ from .program import Const, Input, Node, Program
 
 FORMAT, VERSION = "ndpool-program", 1
 NODES = 20_000
-BYTES = 2**32  # of a file
+BYTES = 2**32  # of a file, unless `load` is told otherwise
 ELEMENTS, CONSTANTS = 2**40, 2**31  # of all values together, of all constants together
 NESTING, RANK, DIGITS = 64, 64, 4300  # of brackets, of a shape, of an exact number
+DIRECTORY = 256 * NODES  # bytes of an .npz that list its arrays
 
 # what the bytes of each dtype are; long doubles are left out: their bytes differ from machine to machine
 DTYPES = {
@@ -132,20 +134,33 @@ def from_json(text: str) -> Program:
         return _rebuild(_parse(text), None)
 
 
-def load(path: str | Path) -> Program:
-    """The program that `save` wrote to `path`."""
+def load(path: str | Path, limit: int = BYTES) -> Program:
+    """The program that `save` wrote to `path`. Neither the file nor an .npz beside it may have more than `limit` bytes:
+    what is read takes about as much memory."""
     path = Path(path)
     size, beside = path.stat().st_size, path.with_suffix(".npz")
     with at(path.name), ExitStack() as stack:
-        if not path.is_file() or size > BYTES:
-            raise GraphError(f"not a file, or more than the {BYTES} bytes that are read")
-        opened = cache(lambda: stack.enter_context(zipfile.ZipFile(beside)))
+        _check_size(path, size, limit)
+
+        @cache
+        def opened() -> _Npz:
+            _check_size(beside, beside.stat().st_size, limit)
+            return _Npz(stack.enter_context(_Bounded(io.FileIO(beside))))
 
         def archive(said: _Said, dtype: np.dtype[Any]) -> Any:
             with at(f"in {beside.name}"):
-                return _read_npz(opened(), said, dtype)
+                return opened().read(said, dtype)
 
         return _rebuild(_parse(path.read_bytes().decode("utf-8")), archive)
+
+
+def _check_size(path: Path, size: int, limit: int) -> None:
+    if not path.is_file():
+        raise GraphError("not a file")
+    if size > limit:
+        raise GraphError(
+            f"{size} bytes, more than the {limit} that are read; if you trust it: load(path, limit={size})"
+        )
 
 
 def _parse(text: Any) -> dict[str, Any]:
@@ -318,17 +333,44 @@ def _beside(said: _Said, dtype: np.dtype[Any], archive: Archive | None) -> Any:
     return archive(said, dtype)
 
 
-def _read_npz(archive: zipfile.ZipFile, said: _Said, dtype: np.dtype[Any]) -> Any:
-    """One array of an .npz, its header compared with what is wanted before any of it is read, as np.load would not."""
-    read_header = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
-    with archive.open(f"c{said.id}.npy") as member:
-        shape, fortran, got = read_header[np.lib.format.read_magic(member)](member)
-        if (shape, got) != (said.shape, dtype):
-            raise GraphError(f"shape {shape} of {got}, but the program says {said.shape} of {dtype}")
-        size = said.count * dtype.itemsize
-        if len(data := member.read(size + 1)) != size:
-            raise GraphError(f"{'more' if len(data) > size else 'less'} than {size} bytes")
-        return np.frombuffer(data, dtype).reshape(shape, order="F" if fortran else "C")
+class _Bounded(io.BufferedReader):
+    """A file that gives no more than `most` bytes at once: a zip's directory is read at once, however long it says."""
+
+    most: int | None = DIRECTORY
+
+    def read(self, n: int | None = -1, /) -> bytes:
+        if (
+            self.most is not None and n is not None and n > self.most
+        ):  # the rest, n < 0, is asked for near the end alone
+            raise GraphError(f"a directory of {n} bytes, more than the {self.most} of {NODES} arrays")
+        return super().read(n)
+
+
+class _Npz:
+    """An .npz as `save` writes it: arrays as they are, not compressed, so what is read is never more than the file."""
+
+    def __init__(self, file: _Bounded):
+        self.zip = zipfile.ZipFile(file)
+        self.left = file.seek(0, io.SEEK_END)  # bytes that no array has claimed; entries of a zip may share theirs
+        file.most = None
+
+    def read(self, said: _Said, dtype: np.dtype[Any]) -> Any:
+        """One array, its header compared with what is wanted before any of it is read, as np.load would not."""
+        entry = self.zip.getinfo(f"c{said.id}.npy")
+        if entry.compress_type != zipfile.ZIP_STORED:
+            raise GraphError(f"{entry.filename} is compressed, which is not read; write it with numpy.savez")
+        if entry.file_size != entry.compress_size or entry.file_size > self.left:
+            raise GraphError(f"{entry.filename} says {entry.file_size} bytes, more than there are")
+        self.left -= entry.file_size
+        read_header = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
+        with self.zip.open(entry) as member:
+            shape, fortran, got = read_header[np.lib.format.read_magic(member)](member)
+            if (shape, got) != (said.shape, dtype):
+                raise GraphError(f"shape {shape} of {got}, but the program says {said.shape} of {dtype}")
+            size = said.count * dtype.itemsize
+            if (held := entry.file_size - member.tell()) != size:
+                raise GraphError(f"{held} bytes of elements, {'more' if held > size else 'less'} than {size} bytes")
+            return np.frombuffer(member.read(), dtype).reshape(shape, order="F" if fortran else "C")
 
 
 def _read_exact(text: Any) -> Any:

@@ -196,7 +196,7 @@ def lp(p: Any = 2) -> Law:
 
     def lift(x: Any, t: int | None) -> Any:
         m = point(a := abs(x), neutral=1)
-        if a is m:
+        if a is m or a == m:
             return m, meet(1, m)
         m = m if greater(m, 0) else meet(1, m)
         return m, power(x / m if smooth(x) else abs(x / m), p)

@@ -5,6 +5,7 @@ A law uses + - * / ** abs, the strict order >, and `exp` and `log` from where th
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from decimal import Decimal
 from typing import Any
@@ -12,9 +13,26 @@ from typing import Any
 from ..arithmetic import Dual, Interval, Number, exp, home, is_sympy, log, primal, sign
 
 __all__ = [
-    "Dual", "Interval", "blend", "exp", "greater", "is_nan", "less", "log", "meet", "minus", "part", "point", "power",
-    "primal", "root", "sign", "undecided",
+    "Dual", "Interval", "alike", "blend", "exp", "greater", "is_nan", "less", "log", "meet", "minus", "part", "point",
+    "power", "primal", "root", "sign", "undecided",
 ]  # fmt: skip
+
+
+def alike(*lists: Sequence[Any], params: Sequence[Any] = ()) -> tuple[Any, ...]:
+    """A 0, and the lists: all intervals if one scalar or parameter is an interval, so that every rounding is enclosed.
+
+    >>> alike([0.5, Interval(1, 2)])
+    (Interval(lo=0.0, hi=0.0), [Interval(lo=0.5, hi=0.5), Interval(lo=1, hi=2)])
+    >>> alike([0.5, 2])
+    (0, [0.5, 2])
+    """
+    if not any(isinstance(primal(x), Interval) for xs in (*lists, params) for x in xs):
+        return (0, *lists)
+    return (Interval(0.0, 0.0), *([_enclosing(x) for x in xs] for xs in lists))
+
+
+def _enclosing(x: Any) -> Any:
+    return Dual(_enclosing(x.value), _enclosing(x.tangent)) if isinstance(x, Dual) else Interval.of(x)
 
 
 def power(x: Any, p: Any) -> Any:
@@ -44,21 +62,29 @@ def minus(x: Any, m: Any) -> Any:
 
 
 def part(a: Any, b: Any) -> Any:
-    """a / b, a share of a whole: somewhere in [0, 1] if b is an interval that touches 0."""
-    return Interval(0, 1) if isinstance(b, Interval) and b.lo <= 0 else a / b
+    """a / b for |a| <= b, a share of a whole: of intervals never beyond -1 and 1, also where b touches 0."""
+    if not isinstance(b, Interval):
+        return a / b
+    if is_nan(a) or is_nan(b):
+        return Interval(math.nan, math.nan)
+    q = a / b if b.lo > 0 else sign(a) * Interval(0, 1)
+    return Interval(max(q.lo, -1.0), min(q.hi, 1.0))
 
 
 def point(x: Any, neutral: int = 0) -> Any:
     """A constant near x, without tangent or width, that a stable formula may shift by; `neutral` for a free symbol."""
     x = primal(x)
     if isinstance(x, Interval):
-        return Interval(x.hi, x.hi)
+        ends = (x.hi,) if x.lo == x.hi else (x.hi, x.lo, 0.0)
+        end = next((end for end in ends if abs(end) < math.inf), x.hi)
+        return Interval(end, end)
     return neutral if is_sympy(x) and not x.is_number else x
 
 
 def is_nan(x: Any) -> bool:
-    """Whether x is not a number, which is the one thing that differs from itself."""
-    return bool((p := point(x)) != p)
+    """Whether x is not a number, which is the one thing that differs from itself; of an interval, one of its ends."""
+    x = primal(x)
+    return x.lo != x.lo or x.hi != x.hi if isinstance(x, Interval) else bool((p := point(x)) != p)
 
 
 def greater(a: Any, b: Any) -> bool:

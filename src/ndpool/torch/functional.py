@@ -222,6 +222,8 @@ def _unpool(rank: int) -> Callable[..., Tensor]:
     ) -> Tensor:
         kernel_size, stride, padding, output_size = (fixed(v) for v in (kernel_size, stride, padding, output_size))
         try:
+            if isinstance(input, Tensor) and isinstance(output_size, tuple) and len(output_size) == input.ndim:
+                output_size = output_size[-rank:]  # torch does not read its other entries
             if output_size is not None and isinstance(input, Tensor):
                 unpool.check_output_size(tuple(input.shape), kernel_size, stride or None, padding, output_size, rank)
             return unpool.max_unpool(

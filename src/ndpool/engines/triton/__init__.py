@@ -5,11 +5,11 @@ Nothing is imported here: `installed` and `reason` say whether the engine can be
 
 from __future__ import annotations
 
-import os
 from functools import cache, lru_cache
 from importlib.util import find_spec
 from typing import Any
 
+from ... import settings
 from ...spec import Law, Window
 from ..dtypes import name
 
@@ -19,7 +19,7 @@ LEAST = (7, 0)  # the compute capability that Triton asks for
 @cache
 def reason() -> str:
     """Why this engine is not in use on any device and what to do about it, in one sentence; empty if it may be."""
-    if os.environ.get("NDPOOL_ENGINE") == "portable":
+    if settings.ENGINE.value() == "portable":
         return "NDPOOL_ENGINE=portable asks for the portable engine; unset it to use this one"
     if find_spec("torch") is None:
         return "it runs on torch's tensors, and torch is not installed; install a build of torch for your GPU"
