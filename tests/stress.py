@@ -97,7 +97,7 @@ OPS: tuple[Any, ...] = (
     ndpool.GlobalMaxPool(),
     ndpool.GlobalSumPool(axes=(0, 2)),
 )
-SMALL, MEDIUM, LARGE = (3, 9, 11), (16, 96, 96), (2, 400, 700)  # run under the interpreter's lock; not; memory is kept
+SMALL, MEDIUM, LARGE = (3, 9, 11), (5, 96, 160), (2, 300, 350)  # run under the interpreter's lock; not; memory is kept
 
 
 def draw_calls(rng: Random, shapes: tuple[tuple[int, ...], ...] = (SMALL, MEDIUM, MEDIUM, LARGE)) -> list[Call]:
