@@ -240,6 +240,7 @@ struct Running final : Task {
     }
     Memory::get().give_arena(arena);
   }
+  void start_over() override { std::fill(missing.begin(), missing.end(), job.plan->pieces); }
 
  private:
   bool goes_on() {

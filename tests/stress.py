@@ -124,18 +124,21 @@ def draw_call(rng: Random, shape: tuple[int, ...]) -> Call:
     return Call(f"{op!r}{way} of {dtype} {shape}", ways[way], bits(ways[way]()))
 
 
-def long_call(seconds: float) -> Call:
-    """A call that takes about so long, on one array again and again."""
-    tile = np.random.default_rng(0).normal(size=(256, 256)).astype(np.float32)
-    op = ndpool.GlobalSmoothMaxPool()
-    took, tiles = 0.0, 8
-    while took < seconds:
-        tiles *= 2
+def long_call(rng: Random, seconds: float, kinds: tuple[str, ...] = ("tiles", "line", "unit")) -> Call:
+    """A call that takes about so long: of many tiles, of a line that is cut into pieces, or of one huge unit."""
+    kind, row = rng.choice(kinds), np.random.default_rng(0).normal(size=1001).astype(np.float32)
+    for n in (8 << i for i in range(99)):
+        op, x = {
+            "tiles": (ndpool.GlobalSmoothMaxPool(axes=(1, 2)), np.broadcast_to(row[:500], (n, 100, 500))),
+            "line": (ndpool.GlobalSmoothMaxPool(axes=0), np.broadcast_to(row[0], 50_000 * n)),
+            "unit": (ndpool.SmoothMaxPool((8 * n, 1000), 1), np.broadcast_to(row, (8 * n + 1, 1001))),
+        }[kind]
         start = time.monotonic()
-        op(np.broadcast_to(tile, (tiles, *tile.shape)))
-        took = time.monotonic() - start
-    x = np.broadcast_to(tile, (tiles, *tile.shape))
-    return Call(f"{op!r} of {tiles} tiles", lambda: op(x), bits(np.broadcast_to(op(tile), (tiles, 1, 1))))
+        op(x)
+        if time.monotonic() > start + seconds:
+            break
+    with threads(1):
+        return Call(f"{op!r} of {x.shape}", lambda: op(x), bits(op(x)))
 
 
 def busy_call() -> Call:
@@ -345,17 +348,21 @@ def _bits_of(seed: int) -> list[bytes]:
 def endings(stage: Stage) -> None:
     """An abort or a hang where the interpreter ends: daemon threads are inside calls, and its last acts are calls."""
     calls = draw_calls(stage.rng, (SMALL, MEDIUM))
+    long = long_call(stage.rng, 0.2, ("unit",))
     while stage.goes_on():
         rng = Random(stage.rng.getrandbits(32))
         sys.stdout.flush()
         if (child := os.fork()) == 0:
-            _soon_end(rng, calls)
+            _soon_end(rng, calls, long)
             sys.exit(0)  # up to the end of the interpreter, with all that belongs to it
         reap(child)
         next(COUNT)
 
 
-def _soon_end(rng: Random, calls: list[Call]) -> None:
+def _soon_end(rng: Random, calls: list[Call], long: Call) -> None:
+    def interrupt(*_: Any) -> None:
+        raise KeyboardInterrupt
+
     def check() -> None:
         try:
             rng.choice(calls).check()
@@ -376,7 +383,14 @@ def _soon_end(rng: Random, calls: list[Call]) -> None:
     ndpool.last = Last()  # type: ignore[attr-defined]  # gone with the module, as the interpreter's last act
     for _ in range(rng.choice((0, 1, 6))):
         threading.Thread(target=forever, daemon=True).start()
-    time.sleep(rng.random() * 0.05)
+    if rng.random() < 0.5:
+        time.sleep(rng.random() * 0.05)
+    else:  # workers may be inside a call that was interrupted until after the end
+        signal.signal(signal.SIGALRM, interrupt)
+        signal.setitimer(signal.ITIMER_REAL, rng.random() * 0.2)
+        with suppress(KeyboardInterrupt):
+            long.run()
+            time.sleep(1)
 
 
 @scenario
@@ -431,7 +445,7 @@ def interrupts(stage: Stage) -> None:
     """A Ctrl-C that a call swallows, that ends another thread's call, or after which calls go wrong."""
     calls = draw_calls(stage.rng, (SMALL, MEDIUM))
     ndpool.set_threads(stage.rng.choice((1, 2, 4)))
-    long = long_call(0.2)
+    long = long_call(stage.rng, 0.2)
     armed, interrupted = False, 0
 
     def interrupt(*_: Any) -> None:
@@ -461,23 +475,36 @@ def interrupts(stage: Stage) -> None:
 
 @scenario
 def handlers(stage: Stage) -> None:
-    """A signal's handler that calls an op while the thread that it interrupts is inside a call."""
+    """A signal's handler that calls an op, or forks, in the middle of a call, which then goes on."""
     calls = draw_calls(stage.rng, (SMALL, MEDIUM, LARGE))
     ndpool.set_threads(stage.rng.choice((1, 2, 4)))
-    long, handled = long_call(0.2), 0
+    long, handled, parent = long_call(stage.rng, 0.2), 0, os.getpid()
 
     def handle(*_: Any) -> None:
         nonlocal handled
         handled += 1
-        stage.rng.choice(calls).check()
-        signal.setitimer(signal.ITIMER_REAL, stage.rng.random() * 0.02 + 1e-4)
+        if stage.rng.random() < 0.7:
+            stage.rng.choice(calls).check()
+        elif (child := os.fork()) == 0:
+            return  # the child goes on with the call that it was forked in
+        else:
+            reap(child)
+        signal.setitimer(signal.ITIMER_REAL, stage.rng.random() * 0.05 + 1e-4)
 
     signal.signal(signal.SIGALRM, handle)
     signal.setitimer(signal.ITIMER_REAL, 0.001)
     stage.loop(calling(calls), 2)
     rng = Random(stage.seed)
     while stage.goes_on() or not handled:
-        (long if rng.random() < 0.2 else rng.choice(calls)).check()
+        try:
+            (long if rng.random() < 0.2 else rng.choice(calls)).check()
+        except BaseException:
+            if os.getpid() != parent:
+                traceback.print_exc()
+                os._exit(1)
+            raise
+        if os.getpid() != parent:
+            os._exit(0)
     signal.setitimer(signal.ITIMER_REAL, 0)
     stage.finish()
 
