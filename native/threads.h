@@ -27,10 +27,10 @@
 #include <chrono>
 #include <condition_variable>
 #include <cstdint>
+#include <exception>
 #include <memory>
 #include <mutex>
 #include <new>
-#include <system_error>
 #include <thread>
 #include <vector>
 
@@ -167,7 +167,7 @@ class Pool {
     try {
       std::thread([this] { serve(); }).detach();
       workers_++;
-    } catch (const std::system_error &) {  // no more threads to be had: those that are there will do
+    } catch (const std::exception &) {  // no more threads, or no memory for one: those that are there will do
       started = false;
     }
     pthread_sigmask(SIG_SETMASK, &before, nullptr);

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 
 import pytest
@@ -92,6 +93,62 @@ print(*outcomes)
 @pytest.mark.parametrize("threads", [1, 2])
 def test_a_child_forked_in_the_middle_of_calls_pools(threads: int) -> None:
     assert run_python(FORKS.replace("{threads}", str(threads))) == "0"
+
+
+# The child's workers are gone, and with them the parts of the line that they had begun.
+HANDLER = """
+import os, signal
+import numpy as np, ndpool
+ndpool.set_threads(2)
+op, x = ndpool.GlobalSmoothMaxPool(axes=0), np.broadcast_to(np.float32(0.5), 400_000_000)
+want, parent = op(x), os.getpid()
+outcomes = set()
+def fork(*_):
+    if child := os.fork():
+        outcomes.add(os.waitpid(child, 0)[1])
+signal.signal(signal.SIGALRM, fork)
+for delay in (0.01, 0.05, 0.1):
+    signal.setitimer(signal.ITIMER_REAL, delay)
+    same = np.array_equal(op(x), want)
+    if os.getpid() != parent:
+        os._exit(0 if same else 1)
+    assert same
+signal.setitimer(signal.ITIMER_REAL, 0)
+print(*outcomes)
+"""
+
+
+def test_a_call_goes_on_in_a_child_that_its_signal_handler_forks() -> None:
+    assert run_python(HANDLER) == "0"
+
+
+# `sleep` keeps the process for as many seconds as its exit status says, after the interpreter has ended.
+LEFT = """
+import ctypes, signal, sys, time
+import numpy as np, ndpool
+op, x = ndpool.SmoothMaxPool((100_000, 1000), 1), np.broadcast_to(np.float32(1), (100_001, 1001))
+start = time.monotonic()
+op(x)
+took = time.monotonic() - start
+def interrupt(*_):
+    raise KeyboardInterrupt
+signal.signal(signal.SIGALRM, interrupt)
+signal.setitimer(signal.ITIMER_REAL, 0.01)
+libc = ctypes.CDLL(None)
+libc.on_exit(libc.sleep, None)
+try:
+    op(x)
+except KeyboardInterrupt:
+    print("interrupted", flush=True)
+    sys.exit(2 + int(2 * took))
+"""
+
+
+@linux
+def test_workers_that_finish_an_interrupted_call_outlive_the_interpreter() -> None:
+    done = subprocess.run([sys.executable, "-c", LEFT], capture_output=True, text=True, timeout=120, check=False)
+    assert done.stdout == "interrupted\n", done.stderr
+    assert done.returncode >= 2, done.returncode
 
 
 # NumPy's own modules that come in when first asked for are imports, too. Importing holds a lock.
