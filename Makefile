@@ -12,10 +12,11 @@ NATIVE := CMakeLists.txt $(wildcard native/*)
 INSTALL := install --no-build-isolation
 FETCHED := -c 'from scikit_build_core.build import *; print(*get_requires_for_build_editable())'
 
-.PHONY: demo test lint types unit native sanitize fuzz bench gpu-test clean
+.PHONY: demo test lint types unit native stress fuzz bench gpu-test clean
+.PHONY: sanitize sanitize-address sanitize-thread built-address built-thread
 
 # Where there is a compiler, a native build that fails is an error; only the demo does without it, as pip does.
-test lint types unit native sanitize fuzz bench: export NDPOOL_NATIVE ?= $(if $(shell command -v $(CXX)),1)
+test lint types unit native sanitize sanitize-address sanitize-thread stress fuzz bench: export NDPOOL_NATIVE ?= $(if $(shell command -v $(CXX)),1)
 
 $(VENV)/tools: Makefile
 	$(PYTHON) -m venv $(VENV)
@@ -68,18 +69,33 @@ bench: $(VENV)/bench
 fuzz: $(VENV)/test
 	$(BIN)/python -m tests.fuzz --seconds 120
 
-# GCC's sanitizers, in an environment of their own. The process is Python's, so their runtime is loaded before it;
+stress: $(VENV)/test
+	$(BIN)/python -m tests.stress --seconds 60
+
+# GCC's sanitizers, each in an environment of its own. The process is Python's, so their runtime is loaded before it;
 # so is libstdc++, or the runtime cannot find what it wraps. Python keeps some memory for ever: no leak check. pytest
 # must not capture what the runtime says as it ends the process. Nor can a process that has little memory hold it.
-sanitize:
-	$(MAKE) VENV=build/sanitize build/sanitize/tools
-	build/sanitize/bin/python -m pip --disable-pip-version-check -q $(INSTALL) '.[test]' \
-	  --config-settings=cmake.define.NDPOOL_SANITIZE=ON --config-settings=install.strip=false \
-	  --config-settings=build-dir=build/sanitize/cmake
-	LD_PRELOAD="$$($(CXX) -print-file-name=libasan.so) $$($(CXX) -print-file-name=libstdc++.so)" \
-	  ASAN_OPTIONS=detect_leaks=0 PYTHONMALLOC=malloc \
-	  build/sanitize/bin/python -m pytest -q --capture=sys -k "not too_little_memory" \
+# ThreadSanitizer follows Python's own locks, and so needs no list of exceptions; it must be told that forks are meant.
+sanitize: sanitize-address sanitize-thread
+
+preloaded = LD_PRELOAD="$$($(CXX) -print-file-name=lib$(1).so) $$($(CXX) -print-file-name=libstdc++.so)"
+
+sanitize-address: built-address
+	$(call preloaded,asan) ASAN_OPTIONS=detect_leaks=0 PYTHONMALLOC=malloc \
+	  build/address/bin/python -m pytest -q --capture=sys -k "not too_little_memory" \
 	  $(wildcard tests/test_agreement.py tests/test_native.py)
+	$(call preloaded,asan) ASAN_OPTIONS=detect_leaks=0 PYTHONMALLOC=malloc \
+	  build/address/bin/python -m tests.stress --seconds 30
+
+sanitize-thread: built-thread
+	$(call preloaded,tsan) TSAN_OPTIONS="halt_on_error=1 die_after_fork=0" \
+	  build/thread/bin/python -m tests.stress --seconds 120
+
+built-address built-thread: built-%:
+	$(MAKE) VENV=build/$* build/$*/tools
+	build/$*/bin/python -m pip --disable-pip-version-check -q $(INSTALL) '.[test]' \
+	  --config-settings=cmake.define.NDPOOL_SANITIZE=$* --config-settings=install.strip=false \
+	  --config-settings=build-dir=build/$*/cmake
 
 clean:
 	rm -rf $(VENV) build dist demo.html lenet_*.svg smooth_pool.svg .coverage* .hypothesis .pytest_cache .mypy_cache .ruff_cache

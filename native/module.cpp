@@ -240,6 +240,7 @@ struct Running final : Task {
     }
     Memory::get().give_arena(arena);
   }
+  void start_over() override { std::fill(missing.begin(), missing.end(), job.plan->pieces); }
 
  private:
   bool goes_on() {
@@ -268,7 +269,8 @@ struct Running final : Task {
       std::free(held);
       return 0;
     };
-    for (int tries = 0; Py_AddPendingCall(release, held) != 0 && tries < 100; tries++)  // its list is short
+    // its list is short; and once it has ended there is nobody to ask
+    for (int tries = 0; Py_IsInitialized() && Py_AddPendingCall(release, held) != 0 && tries < 100; tries++)
       std::this_thread::sleep_for(std::chrono::milliseconds(10));
   }
 };

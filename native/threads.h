@@ -27,10 +27,10 @@
 #include <chrono>
 #include <condition_variable>
 #include <cstdint>
+#include <exception>
 #include <memory>
 #include <mutex>
 #include <new>
-#include <system_error>
 #include <thread>
 #include <vector>
 
@@ -43,6 +43,8 @@ class Task {
 
   // Does units until none is left, like `for (i64 unit; claim(unit);) ...`; several threads are in it at once.
   virtual void work(bool caller) = 0;
+  // Before all units are done once more: forget what was done.
+  virtual void start_over() {}
   int64_t units() const { return units_; }
 
  protected:
@@ -165,7 +167,7 @@ class Pool {
     try {
       std::thread([this] { serve(); }).detach();
       workers_++;
-    } catch (const std::system_error &) {  // no more threads to be had: those that are there will do
+    } catch (const std::exception &) {  // no more threads, or no memory for one: those that are there will do
       started = false;
     }
     pthread_sigmask(SIG_SETMASK, &before, nullptr);
@@ -207,6 +209,7 @@ class Pool {
   // A signal handler forked in the middle of a task. In the child, units that workers had claimed stay undone, so all
   // of them are done once more: a unit gives the same results however often it runs.
   static void again(Task &task) {
+    task.start_over();
     task.next_.store(0, std::memory_order_relaxed);
     task.work(true);
   }

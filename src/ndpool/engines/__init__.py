@@ -8,6 +8,7 @@ for an array library that is not in use.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -21,6 +22,9 @@ from . import native, portable, reference
 from .linear import Linear
 
 __all__ = ["Engine", "Linear", "choose", "namespace", "shape_of", "signature"]
+
+# Loads the extension now: a child that is forked while a first call imports something would wait for that for ever.
+native.available()
 
 
 @dataclass(frozen=True)
@@ -63,7 +67,10 @@ def _renest(x: Any, shape: tuple[int, ...]) -> Any:
 
 def namespace(x: Any, name: str = "x") -> Any:
     """The array library of x, or None for nested lists and bare scalars; errors call it `name`."""
-    if isinstance(x, np.ma.MaskedArray):
+    if type(x) is np.ndarray:
+        return np
+    # NumPy imports np.ma when it is first asked for; who has a masked array has done so
+    if isinstance(x, getattr(sys.modules.get("numpy.ma"), "MaskedArray", ())):
         raise PoolTypeError(f"{name} is a masked array, whose mask would be lost; fill it first: {name}.filled(value)")
     if isinstance(x, (np.ndarray, np.generic)):
         return np
