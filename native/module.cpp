@@ -13,6 +13,7 @@
 #include "memory.h"
 #include "plan.h"
 #include "threads.h"
+#include "unpool.h"
 
 namespace ndpool {
 
@@ -221,6 +222,74 @@ PyObject *run(PyObject *, PyObject *args) {
   return PyBool_FromLong(!job.overflow);
 }
 
+// -- max-unpooling
+// -------------------------------------------------------------------------------------------------------
+
+struct Unpooling final : Pool::Work {
+  Unpool job{};
+  i64 rows, rows_per_unit;
+  std::atomic<Put> worst{Put::done};
+
+  bool operator()(i64 unit, int) override {
+    Put put = unpool(job, unit * rows_per_unit, std::min(rows, (unit + 1) * rows_per_unit));
+    for (Put before = worst; put > before && !worst.compare_exchange_weak(before, put);) {
+    }
+    return worst < Put::no_memory;
+  }
+};
+
+struct Buffers {  // released whatever happens
+  Py_buffer views[3]{};
+  ~Buffers() {
+    for (Py_buffer &view : views)
+      if (view.obj) PyBuffer_Release(&view);
+  }
+};
+
+// unpool(values, places, out, type, meet, rows, columns, size, threads) -> the number of a Put
+PyObject *run_unpool(PyObject *, PyObject *args) {
+  Buffers buffers;
+  auto &[values, places, out] = buffers.views;
+  int type, meet, threads;
+  long long rows, columns, size;
+  if (!PyArg_ParseTuple(args, "y*y*w*iiLLLi", &values, &places, &out, &type, &meet, &rows, &columns, &size, &threads))
+    return nullptr;
+  bool known = type >= 0 && type < int(std::size(BYTES)) && meet >= 0 && meet <= int(Meet::any);
+  // sizes are compared by division, which cannot overflow
+  auto holds = [&](const Py_buffer &view, i64 width, i64 bytes) {
+    if (rows == 0 || width == 0) return view.len == 0;
+    return view.len % bytes == 0 && view.len / bytes % rows == 0 && view.len / bytes / rows == width;
+  };
+  bool fits = known && rows >= 0 && columns >= 0 && size >= 0 && holds(values, columns, BYTES[type]) &&
+              holds(out, size, BYTES[type]) && (holds(places, columns, 8) || holds(places, columns, 4));
+  if (!fits || (meet == int(Meet::any) && type != int(Type::u8))) {
+    PyErr_SetString(PyExc_ValueError, "values, places and out must be rows of the sizes and types given");
+    return nullptr;
+  }
+  Unpooling work;
+  work.job = {Type(type),
+              Meet(meet),
+              holds(places, columns, 8),
+              static_cast<const char *>(values.buf),
+              static_cast<const char *>(places.buf),
+              static_cast<char *>(out.buf),
+              columns,
+              size};
+  work.rows = columns || size ? rows : 0;  // any number of rows may hold nothing
+  work.rows_per_unit = std::max<i64>(1, (256 << 10) / std::max<i64>(1, size * BYTES[type] + columns * 8));
+  i64 units = (work.rows + work.rows_per_unit - 1) / work.rows_per_unit;
+  if (rows * (columns + size) < SMALL) {
+    for (i64 unit = 0; unit < units && work(unit, 0); unit++) {
+    }
+  } else {
+    PyThreadState *state = PyEval_SaveThread();
+    Pool::get().run(units, threads, work);
+    PyEval_RestoreThread(state);
+  }
+  if (work.worst == Put::no_memory) return PyErr_NoMemory();
+  return PyLong_FromLong(long(work.worst.load()));
+}
+
 // -- memory of results
 // ---------------------------------------------------------------------------------------------------
 
@@ -330,6 +399,8 @@ PyObject *in_order(PyObject *, PyObject *capsule) {
 PyMethodDef methods[] = {
     {"plan", make_plan, METH_VARARGS, "A plan, to be run many times."},
     {"run", run, METH_VARARGS, "Run a plan on arrays; False if an integer sum did not fit."},
+    {"unpool", run_unpool, METH_VARARGS,
+     "Put values at their places; 1 if an integer sum did not fit, 3 if a place is outside."},
     {"in_order", in_order, METH_O,
      "Whether a plan merges taps in their order, as a max that brings tangents along asks."},
     {"block", block, METH_O, "Memory of that many bytes, with whatever was in it."},

@@ -22,6 +22,18 @@ def plan(
     /,
 ) -> object: ...
 def run(plan: object, mode: int, moved: int, x: Any, a: Any, y: Any, b: Any, threads: int, /) -> bool: ...
+def unpool(
+    values: Any,
+    places: Any,
+    out: Any,
+    type: int,
+    meet: int,
+    rows: int,
+    columns: int,
+    size: int,
+    threads: int,
+    /,
+) -> int: ...
 def in_order(plan: object, /) -> bool: ...
 
 class Block: ...  # memory with a buffer
