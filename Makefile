@@ -79,7 +79,7 @@ sanitize:
 	LD_PRELOAD="$$($(CXX) -print-file-name=libasan.so) $$($(CXX) -print-file-name=libstdc++.so)" \
 	  ASAN_OPTIONS=detect_leaks=0 PYTHONMALLOC=malloc \
 	  build/sanitize/bin/python -m pytest -q --capture=sys -k "not too_little_memory" \
-	  $(wildcard tests/test_agreement.py tests/test_native.py)
+	  $(wildcard tests/test_agreement.py tests/test_native.py tests/test_unpool.py)
 
 clean:
 	rm -rf $(VENV) build dist demo.html lenet_*.svg smooth_pool.svg .coverage* .hypothesis .pytest_cache .mypy_cache .ruff_cache

@@ -348,14 +348,18 @@ def unpools(y: Any, indices: Any) -> bool:
 
 def unpool(values: Array, places: Array, size: int, duplicates: str) -> tuple[Array, int]:
     """Rows of `size`: each value at its place, 0 elsewhere; and UNPOOLED, or what stands in the way."""
-    places = np.ascontiguousarray(places, None if places.dtype in (np.int32, np.int64) else np.int64)
-    given = _buffer(np.ascontiguousarray(values))
-    assert given is not None
     x = _empty((len(values), size), values.dtype.newbyteorder("="))
-    meet = LAST if duplicates == "last" else ANY if kind(values.dtype) == "bool" else SUM
-    code = _code(values.dtype)[0]
-    outcome = _load()[0].unpool(given, places, _buffer(x), code, meet, *values.shape, size, threads())
+    outcome = unpool_into(x, values, places, duplicates)
     return x.astype(values.dtype, copy=False), outcome
+
+
+def unpool_into(x: Array, values: Array, places: Array, duplicates: str) -> int:
+    """The same into dense rows of the processor's own numbers."""
+    places = np.ascontiguousarray(places, None if places.dtype in (np.int32, np.int64) else np.int64)
+    values = np.ascontiguousarray(values)
+    meet = LAST if duplicates == "last" else ANY if kind(values.dtype) == "bool" else SUM
+    code, sizes = _code(values.dtype)[0], (*values.shape, x.shape[1])
+    return int(_load()[0].unpool(_buffer(values), places, _buffer(x), code, meet, *sizes, threads()))
 
 
 # -- where axes lie ----------------------------------------------------------------------------------------------------
