@@ -7,8 +7,8 @@
 //             and outputs exchanged.)
 //
 // start and taps are those of the whole window; what lies outside the input is then clipped away. Functions are forced
-// inline or in an unnamed namespace: each instruction set compiles its own, and the linker must find none to share. Those
-// that divide are marked cold, so that loops which ask for windows keep their registers.
+// inline or in an unnamed namespace: each instruction set compiles its own, and the linker must find none to share.
+// Those that divide are marked cold, so that loops which ask for windows keep their registers.
 #pragma once
 #include "base.h"
 

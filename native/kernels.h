@@ -24,6 +24,7 @@ enum class Mode : int32_t {
   positions,  // residual -> flat positions
 };
 enum class Type : int32_t { f32, f64, f16, bf16, i8, i16, i32, i64, u8, u16, u32, u64 };
+constexpr i64 BYTES[] = {4, 8, 2, 2, 1, 2, 4, 8, 1, 2, 4, 8};  // of one element of each type
 
 constexpr int MOST_AXES = 32;
 constexpr i64 MOST_PIECES = 1024;   // into which a long window is cut

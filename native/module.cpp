@@ -19,6 +19,7 @@
 #include "memory.h"
 #include "plan.h"
 #include "threads.h"
+#include "unpool.h"
 
 namespace ndpool {
 
@@ -168,23 +169,81 @@ constexpr i64 SMALL = 16384;    // elements that are not worth giving up the loc
 constexpr i64 LARGE = 1 << 20;  // elements of a unit after which Ctrl-C would come late
 constexpr auto LOOKS = std::chrono::milliseconds(50);
 
-// A run of a plan. It holds the plan and the buffers, because workers may outlast the call: who leaves a run to them
-// says so (`left`), and its end then has the interpreter give back what it holds.
-struct Running final : Task {
+// What a task borrows from the interpreter: its arrays, and its plan if it has one.
+struct Borrowed {
+  Py_buffer views[4]{};
+  PyObject *plan = nullptr;
+  void give_back() {  // with the interpreter's lock
+    for (Py_buffer &view : views)
+      if (view.obj) PyBuffer_Release(&view);
+    Py_CLEAR(plan);
+  }
+};
+
+// A task on arrays. Workers may outlast the call that began it: who leaves a task to them says so (`left`), and its end
+// then has the interpreter take back what it borrowed.
+struct ArrayTask : Task {
+  Borrowed borrowed;
+  std::atomic<bool> left{false};
+  bool interrupted = false;      // a signal's handler raised, the caller's own
+  Unlocked *unlocked = nullptr;  // set if the caller looks for signals between two units
+  std::chrono::steady_clock::time_point looked = std::chrono::steady_clock::now();
+
+  using Task::Task;
+  ~ArrayTask() override {
+    if (left) leave_to_interpreter();
+  }
+  // What the caller asks after each unit. The clock costs less than a look.
+  bool goes_on(bool caller) {
+    if (!caller || !unlocked) return true;
+    auto now = std::chrono::steady_clock::now();
+    if (now - looked < LOOKS) return true;
+    looked = now;
+    interrupted = !unlocked->look_for_signals();
+    return !interrupted;
+  }
+
+ private:
+  // The interpreter's main thread takes it back, between two of its steps. Its list of such wishes is short, so they
+  // may have to wait; and once it has ended there is nobody to ask.
+  void leave_to_interpreter() {
+    auto *last = new (std::nothrow) Borrowed(borrowed);
+    auto release = [](void *given) {
+      static_cast<Borrowed *>(given)->give_back();
+      delete static_cast<Borrowed *>(given);
+      return 0;
+    };
+    for (int tries = 0; last && Py_IsInitialized() && Py_AddPendingCall(release, last) != 0 && tries < 100; tries++)
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
+};
+
+// Runs a task without the interpreter's lock, with units of about so many elements. False if a signal's handler raised:
+// what the task borrowed is given back then, or will be.
+bool run_unlocked(const std::shared_ptr<ArrayTask> &task, int threads, i64 unit_size) {
+  bool main = is_main_thread(), finished = true;
+  Unlocked unlocked;
+  if (main && unit_size > LARGE) {
+    finished = Pool::get().watch(task, threads, [&] { return unlocked.look_for_signals(); });
+  } else {
+    if (main) task->unlocked = &unlocked;
+    Pool::get().run(task, threads);
+  }
+  unlocked.lock_again();
+  if (!finished) return task->left = true, false;
+  if (task->interrupted) task->borrowed.give_back();
+  return !task->interrupted;
+}
+
+// A run of a plan.
+struct Running final : ArrayTask {
   Job job{};
   const Kernels *kernels = chosen;
-  PyObject *plan;
-  Py_buffer views[4]{};
   std::vector<char> piece_states;
   std::vector<i64> missing;
   std::atomic<i64> refused{0};  // bytes of scratch that there was no memory for
-  std::atomic<bool> left{false};
-  bool interrupted = false;  // the caller's own
-  Unlocked *unlocked = nullptr;
-  std::chrono::steady_clock::time_point looked = std::chrono::steady_clock::now();
 
-  Running(PyObject *capsule, const Plan &p, Mode mode, Type moved)
-      : Task(chosen->units(p, mode)), plan(Py_NewRef(capsule)) {
+  Running(PyObject *capsule, const Plan &p, Mode mode, Type moved) : ArrayTask(chosen->units(p, mode)) {
     job.plan = &p, job.mode = mode, job.moved = moved;
     if (units() > 0 && p.pieces > 1) {
       i64 outputs = p.tiles * p.axes[0].outputs;
@@ -192,9 +251,7 @@ struct Running final : Task {
       missing.assign(size_t(outputs), p.pieces);
       job.piece_states = piece_states.data(), job.missing = missing.data();
     }
-  }
-  ~Running() override {
-    if (left && plan) leave_to_interpreter();
+    borrowed.plan = Py_NewRef(capsule);
   }
 
   // Takes hold of x, a, y and b: buffers, or None. Their strides come in the plan's order of axes.
@@ -203,8 +260,9 @@ struct Running final : Task {
     int n = int(owned.order.size());
     for (int i = 0; i < 4; i++) {
       if (objects[i] == Py_None) continue;
-      Py_buffer &view = views[i];
-      if (PyObject_GetBuffer(objects[i], &view, PyBUF_STRIDES | (i >= 2 ? PyBUF_WRITABLE : 0))) return false;
+      Py_buffer &view = borrowed.views[i];
+      if (PyObject_GetBuffer(objects[i], &view, PyBUF_STRIDES | (i >= 2 ? PyBUF_WRITABLE : 0)))
+        return borrowed.give_back(), false;
       Array &to = *arrays[i];
       to.data = static_cast<char *>(view.buf);
       for (int k = 0; k < n; k++) {
@@ -215,17 +273,10 @@ struct Running final : Task {
     }
     return true;
   }
-  // Gives plan and buffers back; the interpreter's lock is held.
-  void let_go() {
-    for (Py_buffer &view : views)
-      if (view.obj) PyBuffer_Release(&view);
-    Py_CLEAR(plan);
-  }
 
   // What `run` returns, or the error that it raises.
   PyObject *answer() {
-    let_go();
-    if (interrupted) return nullptr;
+    borrowed.give_back();
     if (i64 bytes = refused)
       return PyErr_Format(PyExc_MemoryError, "no memory for %lld bytes of scratch, which a part of this window needs",
                           static_cast<long long>(bytes));
@@ -236,43 +287,11 @@ struct Running final : Task {
     Arena arena = Memory::get().take_arena();
     for (i64 unit; claim(unit);) {
       if (kernels->run(job, unit, arena) == Outcome::no_memory) refused = std::max<i64>(1, arena.refused), stop();
-      if (caller && unlocked && !goes_on()) stop();
+      if (!goes_on(caller)) stop();
     }
     Memory::get().give_arena(arena);
   }
   void start_over() override { std::fill(missing.begin(), missing.end(), job.plan->pieces); }
-
- private:
-  bool goes_on() {
-    auto now = std::chrono::steady_clock::now();
-    if (now - looked < LOOKS) return true;
-    looked = now;
-    interrupted = !unlocked->look_for_signals();
-    return !interrupted;
-  }
-
-  // The interpreter runs this in its main thread, between two of its steps.
-  struct Held {
-    PyObject *plan;
-    Py_buffer views[4];
-  };
-  void leave_to_interpreter() {
-    auto *held = static_cast<Held *>(std::malloc(sizeof(Held)));
-    if (!held) return;
-    held->plan = plan;
-    std::memcpy(held->views, views, sizeof views);
-    auto release = [](void *given) {
-      auto *held = static_cast<Held *>(given);
-      for (Py_buffer &view : held->views)
-        if (view.obj) PyBuffer_Release(&view);
-      Py_DECREF(held->plan);
-      std::free(held);
-      return 0;
-    };
-    // its list is short; and once it has ended there is nobody to ask
-    for (int tries = 0; Py_IsInitialized() && Py_AddPendingCall(release, held) != 0 && tries < 100; tries++)
-      std::this_thread::sleep_for(std::chrono::milliseconds(10));
-  }
 };
 
 // run(plan, mode, moved, x, a, y, b, threads) -> whether all integer sums fitted
@@ -290,27 +309,87 @@ PyObject *run(PyObject *, PyObject *args) {
   try {
     if (elements < SMALL) {
       Running running(capsule, p, Mode(mode), Type(moved));
-      if (!running.take(objects, *owned)) return running.let_go(), nullptr;
+      if (!running.take(objects, *owned)) return nullptr;
       running.work(true);
       return running.answer();
     }
     auto running = std::make_shared<Running>(capsule, p, Mode(mode), Type(moved));
-    if (!running->take(objects, *owned)) return running->let_go(), nullptr;
-    bool back = mode == int(Mode::pull) || mode == int(Mode::spread), finished = true, main = is_main_thread();
-    Unlocked unlocked;
-    if (main && (back ? p.unit_size_back : p.unit_size) > LARGE) {
-      finished = Pool::get().watch(running, threads, [&] { return unlocked.look_for_signals(); });
-    } else {
-      if (main) running->unlocked = &unlocked;
-      Pool::get().run(running, threads);
-    }
-    unlocked.lock_again();
-    if (finished) return running->answer();
-    running->left = true;
-    return nullptr;
+    if (!running->take(objects, *owned)) return nullptr;
+    bool back = mode == int(Mode::pull) || mode == int(Mode::spread);
+    if (!run_unlocked(running, threads, back ? p.unit_size_back : p.unit_size)) return nullptr;
+    return running->answer();
   } catch (const std::bad_alloc &) {
     return PyErr_NoMemory();
   }
+}
+
+// -- max-unpooling
+// -------------------------------------------------------------------------------------------------------
+
+struct Unpooling final : ArrayTask {
+  Unpool job;
+  i64 rows, rows_per_unit;
+  std::atomic<Put> worst{Put::done};
+
+  Unpooling(const Unpool &unpool, i64 all, i64 per_unit)
+      : ArrayTask((all + per_unit - 1) / per_unit), job(unpool), rows(all), rows_per_unit(per_unit) {}
+
+  void work(bool caller) override {
+    for (i64 unit; claim(unit);) {
+      Put put = unpool(job, unit * rows_per_unit, std::min(rows, (unit + 1) * rows_per_unit));
+      for (Put before = worst; put > before && !worst.compare_exchange_weak(before, put);) {
+      }
+      if (put >= Put::no_memory || !goes_on(caller)) stop();
+    }
+  }
+};
+
+// unpool(values, places, out, type, meet, rows, columns, size, threads) -> the number of a Put
+PyObject *run_unpool(PyObject *, PyObject *args) {
+  Borrowed borrowed;
+  auto &[values, places, out, unused] = borrowed.views;
+  int type, meet, threads;
+  long long rows, columns, size;
+  if (!PyArg_ParseTuple(args, "y*y*w*iiLLLi", &values, &places, &out, &type, &meet, &rows, &columns, &size, &threads))
+    return nullptr;
+  bool known = type >= 0 && type < int(std::size(BYTES)) && meet >= 0 && meet <= int(Meet::any);
+  // sizes are compared by division, which cannot overflow
+  auto holds = [&](const Py_buffer &view, i64 width, i64 bytes) {
+    if (rows == 0 || width == 0) return view.len == 0;
+    return view.len % bytes == 0 && view.len / bytes % rows == 0 && view.len / bytes / rows == width;
+  };
+  bool fits = known && rows >= 0 && columns >= 0 && size >= 0 && holds(values, columns, BYTES[type]) &&
+              holds(out, size, BYTES[type]) && (holds(places, columns, 8) || holds(places, columns, 4));
+  if (!fits || (meet == int(Meet::any) && type != int(Type::u8))) {
+    borrowed.give_back();
+    PyErr_SetString(PyExc_ValueError, "values, places and out must be rows of the sizes and types given");
+    return nullptr;
+  }
+  Unpool job{Type(type),
+             Meet(meet),
+             holds(places, columns, 8),
+             static_cast<const char *>(values.buf),
+             static_cast<const char *>(places.buf),
+             static_cast<char *>(out.buf),
+             columns,
+             size};
+  i64 per_unit = std::max<i64>(1, (256 << 10) / std::max<i64>(1, size * BYTES[type] + columns * 8));
+  Put worst;
+  try {
+    auto task = std::make_shared<Unpooling>(job, columns || size ? rows : 0, per_unit);  // rows may hold nothing
+    std::swap(task->borrowed, borrowed);
+    if (rows * (columns + size) < SMALL)
+      task->work(true);
+    else if (!run_unlocked(task, threads, per_unit * (columns + size)))
+      return nullptr;
+    task->borrowed.give_back();
+    worst = task->worst;
+  } catch (const std::bad_alloc &) {
+    borrowed.give_back();
+    worst = Put::no_memory;
+  }
+  if (worst == Put::no_memory) return PyErr_NoMemory();
+  return PyLong_FromLong(long(worst));
 }
 
 // -- memory of results
@@ -458,6 +537,8 @@ PyMethodDef methods[] = {
     {"plan", make_plan, METH_VARARGS, "A plan, to be run many times."},
     {"run", run, METH_VARARGS, "Run a plan on arrays; False if an integer sum did not fit."},
     {"axis", look_at_axis, METH_VARARGS, "What an axis, or its readers, knows; for tests."},
+    {"unpool", run_unpool, METH_VARARGS,
+     "Put values at their places; 1 if an integer sum did not fit, 3 if a place is outside."},
     {"in_order", in_order, METH_O,
      "Whether a plan merges taps in their order, as a max that brings tangents along asks."},
     {"block", block, METH_O, "Memory of that many bytes, with whatever was in it."},

@@ -8,7 +8,6 @@
 namespace ndpool {
 namespace {
 
-constexpr i64 BYTES[] = {4, 8, 2, 2, 1, 2, 4, 8, 1, 2, 4, 8};
 constexpr i64 size_of(Type type) { return BYTES[int(type)]; }
 
 struct half {

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 import ndpool
 from ndpool.engines import choose, native, passes, portable, reference
-from ndpool.spec import Window, adaptive, each, sliding
+from ndpool.spec import Window, adaptive, each, sliding, whole
 
 from . import cases
 from .cases import (
@@ -137,9 +137,9 @@ def engine(request: pytest.FixtureRequest) -> Engine:
 def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     if request.param in WAYS:
         monkeypatch.setattr(passes, "_levels", WAYS[request.param])
-    passes.plan.cache_clear()
+    passes.forget()
     yield request.param
-    passes.plan.cache_clear()
+    passes.forget()
 
 
 @dataclass(frozen=True)
@@ -283,6 +283,8 @@ SMEARS = {
     "dilated": Window((sliding(14, 4, 1, (2, 3), 2),)),
     "uneven bins": Window((adaptive(13, 5),)),
     "plane": Window((adaptive(5, 3), sliding(6, 3, 2, (1, 1)))),
+    "long": Window((sliding(40, 9, 3, (2, 3)),)),
+    "behind the last window": Window((sliding(5, 2), sliding(7, 3, 2), each(2))),
 }
 
 
@@ -317,9 +319,60 @@ def test_nothing_smears_into_other_windows(engine: Engine, way: str, law: str, w
             assert_untouched(engine.forward(window, LAWS[law], bad), clean.y, reads[:, i], ("x", i))
             at_bad = engine.linearize(window, LAWS[law], bad)
             assert_untouched(at_bad.jvp(dx), clean.jvp(dx), reads[:, i], ("jvp at x", i))
+            beside = reads[reads[:, i]].any(axis=0)  # inputs of the same windows
+            assert_untouched(at_bad.vjp(dy), clean.vjp(dy), beside, ("vjp at x", i))
             assert_untouched(clean.jvp(spoil(dx, i, special)), clean.jvp(dx), reads[:, i], ("dx", i))
         for o in range(0, dy.size, 3):
             assert_untouched(clean.vjp(spoil(dy, o, special)), clean.vjp(dy), reads[o], ("dy", o))
+
+
+UNREAD = {
+    "behind the last window": Window((sliding(5, 2),)),
+    "behind the last window, padded": Window((sliding(8, 3, 4, (1, 0)),)),
+    "behind a window alone": Window((sliding(9, 4, 7),)),
+    "between windows": Window((sliding(11, 2, 4, (1, 0)),)),
+    "between taps": Window((sliding(9, 2, 4, (0, 0), 2), each(2))),
+    "behind a long window": Window((sliding(22, 17, 4),)),
+    "between long windows": Window((sliding(45, 11, 17, (3, 0)),)),
+    "plane": Window((sliding(5, 2), each(2), sliding(7, 2, 3))),
+    "beside bins": Window((adaptive(5, 3), sliding(5, 2))),
+    "under whole windows": Window((sliding(5, 2), whole(4))),
+}
+
+
+@each_engine_each_way
+@pytest.mark.parametrize("special", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("law", LAWS)
+def test_inputs_that_no_output_reads_change_nothing(engine: Engine, way: str, law: str, special: float) -> None:
+    """Nor have they a cotangent: a weight that is NaN must not meet the 0 that they get."""
+    for name, window in UNREAD.items():
+        window = uncounted(window) if law in EXTREMES else window
+        rng = np.random.default_rng(11)
+        x, dx, dy = (cases.tangents(rng, shape, float) for shape in (window.shape, window.shape, window.out_shape))
+        unread = np.ones(x.size, bool)
+        for taps, _ in window:
+            unread[taps] = False
+        assert unread.any()
+        for a in (x, dx):
+            a.reshape(-1)[unread] = special
+        want, got = reference.linearize(window, LAWS[law], x), engine.linearize(window, LAWS[law], x)
+        assert_close(got.y, want.y, (name, "y"))
+        assert_close(got.jvp(dx), want.jvp(dx), (name, "jvp"))
+        assert_close(got.vjp(dy), want.vjp(dy), (name, "vjp"))
+        assert not got.vjp(dy).reshape(-1)[unread].any(), name
+
+
+@pytest.mark.parametrize(("engine", "way"), [row for row in BOTH_WAYS if row[0] != "native"], indirect=True)
+@pytest.mark.parametrize("tangent", [np.nan, np.inf])
+@pytest.mark.parametrize("law", NORMS)
+def test_a_finite_tap_has_no_share_in_an_infinite_norm(engine: Engine, way: str, law: str, tangent: float) -> None:
+    """Its tangent is left out, not multiplied by 0."""
+    window = Window((sliding(9, 4, 1, (1, 1)),))
+    x, dx = np.array([1.0, 2, np.inf, -3, 4, -np.inf, 5, 6, 0]), np.arange(1.0, 10)
+    dx[[1, 3, 8]] = tangent
+    want, got = reference.linearize(window, LAWS[law], x), engine.linearize(window, LAWS[law], x)
+    assert_close(got.y, want.y, "y")
+    assert_close(got.jvp(dx), want.jvp(dx), "jvp")
 
 
 @on_numpy_each_way

@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 
 import ndpool
 from ndpool import PoolError
+from ndpool.engines import native, unpooling
 
-from .cases import BFLOAT16, FLOATS, INTEGERS, assert_close
+from .cases import BFLOAT16, BOOL, COMPLEX, FLOATS, INTEGERS, assert_close, assert_exact
 
 
 def both(y: Any, indices: Any, *arguments: Any, **options: Any) -> list[Any]:
@@ -180,3 +181,184 @@ def test_arrays_and_lists_agree(data: st.DataObject) -> None:
     places = st.integers(-1, size - 1)
     indices = data.draw(st.lists(st.lists(places, min_size=n, max_size=n), min_size=rows, max_size=rows))
     both(y, indices, (1,), output_size=(size,), duplicates=data.draw(st.sampled_from(["sum", "last"])))
+
+
+# -- the kernel and the sorts are the spec ----------------------------------------------------------------------------
+
+WAYS = ("kernel", "sorts")
+PLACES = tuple(map(np.dtype, ("int8", "uint8", "int16", "int32", ">i4", "uint32", "int64", ">i8", "uint64")))
+
+
+@pytest.fixture(params=WAYS)
+def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """max_unpool goes this way, and no other."""
+    if request.param == "kernel" and not native.available():
+        pytest.skip(f"the native engine is not in use: {native.reason()}")
+    go_by(request.param, monkeypatch)
+    return str(request.param)
+
+
+def go_by(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def supported(y: Any, indices: Any) -> bool:
+        return way == "kernel"
+
+    monkeypatch.setattr(native, "unpools", supported)
+
+
+def unpooled(way: str, *arguments: Any, **options: Any) -> Any:
+    with pytest.MonkeyPatch.context() as patch:
+        go_by(way, patch)
+        return ndpool.max_unpool(*arguments, **options)
+
+
+def scattered(rng: np.random.Generator, a: np.ndarray) -> np.ndarray:
+    """The same numbers, that do not lie side by side: every other of a larger array, the axes in another order."""
+    order = rng.permutation(a.ndim)
+    home = np.zeros([2 * n for n in np.array(a.shape)[order]], a.dtype)
+    view = home[(slice(None, None, 2),) * a.ndim] if rng.integers(2) else home[(slice(None, None, -2),) * a.ndim]
+    view = view.transpose(np.argsort(order))
+    view[...] = a
+    return view
+
+
+@pytest.mark.parametrize("duplicates", ["sum", "last"])
+@pytest.mark.parametrize("dtype", [*FLOATS, *INTEGERS, BOOL, np.dtype(">f4"), np.dtype(">i2")], ids=str)
+def test_kernel_and_sorts_agree_with_the_spec(way: str, dtype: np.dtype, duplicates: str) -> None:
+    rng = np.random.default_rng(len(dtype.name))
+    for case in range(60):
+        rank = int(rng.integers(1, 4))
+        shape, out = (tuple(int(n) for n in rng.integers(1, 5, rank)) for _ in range(2))
+        axes = tuple(int(a) for a in rng.permutation(rank)[: rng.integers(1, rank + 1)])
+        size = int(np.prod([out[a] for a in axes]))
+        places = PLACES[case % len(PLACES)]
+        if way == "kernel" and places == np.uint64:
+            continue
+        low = 0 if places.kind == "u" else -1
+        y, indices = rng.integers(0, 4, shape).astype(dtype), rng.integers(low, size, shape).astype(places)
+        options = {"axes": axes, "output_size": tuple(out[a] for a in axes), "duplicates": duplicates}
+        want = ndpool.max_unpool(y.tolist(), indices.tolist(), 1, **options)
+        for a, b in ((y, indices), (scattered(rng, y), scattered(rng, indices))):
+            got = ndpool.max_unpool(a, b, 1, **options)
+            assert got.dtype == dtype
+            assert got.tolist() == np.array(want).astype(dtype).tolist(), (case, shape, options)
+
+
+@pytest.mark.parametrize("duplicates", ["sum", "last"])
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+def test_kernel_and_sorts_give_the_same_bits(dtype: np.dtype, duplicates: str) -> None:
+    """Sums are rounded in the same order, and no zero keeps its sign."""
+    if not native.available():
+        pytest.skip(f"the native engine is not in use: {native.reason()}")
+    rng = np.random.default_rng(4)
+    y = rng.normal(size=(7, 50, 40)).astype(dtype)
+    y[rng.random(y.shape) < 0.2] = -0.0
+    indices = rng.integers(-1, 900, y.shape)
+    options = {"output_size": (30, 30), "duplicates": duplicates}
+    kernel, sorts = (unpooled(way, y, indices, 1, **options) for way in WAYS)
+    assert kernel.tobytes() == np.ascontiguousarray(sorts).tobytes()
+    assert not np.signbit(kernel[kernel == 0]).any()
+
+
+def test_any_number_of_threads_puts_the_same() -> None:
+    rng = np.random.default_rng(5)
+    y, indices = rng.normal(size=(64, 40, 40)), rng.integers(-1, 6400, (64, 40, 40))
+    before = native.threads()
+    try:
+        results = []
+        for n in (1, 2, 5):
+            native.set_threads(n)
+            results.append(ndpool.max_unpool(y, indices, 2, output_size=(80, 80)))
+    finally:
+        native.set_threads(before)
+    assert all(np.array_equal(result, results[0]) for result in results)
+
+
+@pytest.mark.parametrize("duplicates", ["sum", "last"])
+@pytest.mark.parametrize("place", [-2, 12, -(2**31), 2**31 - 1, 2**62, -(2**63)])
+def test_a_place_outside_is_an_error(way: str, place: int, duplicates: str) -> None:
+    """At both ends, in a small array and in one that is worth threads; -1 and 11 are inside."""
+    for rows in (1, 5000):
+        y, indices = np.ones((rows, 3)), np.tile([-1, 11, 0], (rows, 1))
+        assert ndpool.max_unpool(y, indices, (4,), duplicates=duplicates)[0].tolist() == [1, *[0] * 10, 1]
+        indices[-1, 1] = place
+        with pytest.raises(ndpool.PoolError, match=rf"^max_unpool: indices holds {place}, outside the 12 positions"):
+            ndpool.max_unpool(y, indices, (4,), duplicates=duplicates)
+        with pytest.raises(ndpool.PoolError, match=rf"indices holds {place}, outside the 12 positions"):
+            ndpool.max_unpool(y[-1:].tolist(), indices[-1:].tolist(), (4,), duplicates=duplicates)
+
+
+def test_an_unsigned_place_beyond_the_signed_is_outside() -> None:
+    with pytest.raises(ndpool.PoolError, match=r"indices holds 18446744073709551615, outside the 1 positions"):
+        ndpool.max_unpool(np.ones(1), np.array([2**64 - 1], np.uint64), (1,))
+
+
+@pytest.mark.parametrize("dtype", INTEGERS, ids=str)
+def test_an_integer_sum_fits_exactly_or_is_an_error(way: str, dtype: np.dtype) -> None:
+    """One beyond either end is an error; what wraps around and back is not."""
+    low, high = int(np.iinfo(dtype).min), int(np.iinfo(dtype).max)
+    zeros = np.zeros(3, int)
+    assert ndpool.max_unpool(np.array([high - 1, 1, 0], dtype), zeros, (1,)).tolist() == [high, 0, 0]
+    beyond = [[high, 1, 0], [high, high, high]]
+    if low:
+        assert ndpool.max_unpool(np.array([low + 1, -1, 0], dtype), zeros, (1,)).tolist() == [low, 0, 0]
+        assert ndpool.max_unpool(np.array([high, 1, -1], dtype), zeros, (1,)).tolist() == [high, 0, 0]
+        assert ndpool.max_unpool(np.array([low, -1, 1], dtype), zeros, (1,)).tolist() == [low, 0, 0]
+        beyond += [[low, -1, 0], [low, low, 0], [low, low, low]]
+    for values in beyond:
+        with pytest.raises(ndpool.PoolError, match=rf"^max_unpool: values that meet add up beyond {dtype.name};"):
+            ndpool.max_unpool(np.array(values, dtype), zeros, (1,))
+        assert ndpool.max_unpool(np.array(values, dtype), zeros, (1,), duplicates="last")[0] == values[-1]
+
+
+def test_truth_values_that_meet_are_true_if_any_is(way: str) -> None:
+    y = np.array([True, True, True, False, False])
+    indices = np.array([0, 0, 1, 1, 2])
+    assert ndpool.max_unpool(y, indices, (1,)).tolist() == [True, True, False, False, False]
+    assert ndpool.max_unpool(y, indices, (1,), duplicates="last").tolist() == [True, False, False, False, False]
+
+
+@pytest.mark.parametrize("dtype", COMPLEX, ids=str)
+def test_complex_values_are_moved_and_added(dtype: np.dtype) -> None:
+    got = ndpool.max_unpool(np.array([1 + 2j, 3j, 5], dtype), np.array([2, 2, 0]), (1,))
+    assert_exact(got, np.array([5, 0, 1 + 5j], dtype))
+
+
+@pytest.mark.parametrize("dtype", [np.bool_, np.int8, np.float32, np.complex64])
+def test_other_array_libraries_unpool(dtype: Any) -> None:
+    xp = pytest.importorskip("array_api_strict", reason="array_api_strict checks the array API standard")
+    y, indices = np.array([[1, 0, 1], [1, 1, 1]]).astype(dtype), np.array([[2, 2, 0], [-1, 1, 1]])
+    got = ndpool.max_unpool(xp.asarray(y), xp.asarray(indices), (1,))
+    assert_exact(np.asarray(got), ndpool.max_unpool(y, indices, (1,)))
+
+
+@pytest.mark.parametrize(("shape", "size"), [((3, 0), 0), ((3, 0), 2), ((0, 3), 2), ((0, 0), 0), ((2**40, 0), 0)])
+def test_nothing_at_all(way: str, shape: tuple[int, ...], size: int) -> None:
+    got = ndpool.max_unpool(np.zeros(shape), np.zeros(shape, int), (2,), output_size=(size,))
+    assert got.shape == (shape[0], size)
+    assert not got.any()
+
+
+def test_the_kernel_takes_only_rows_that_it_was_told_of() -> None:
+    """What the extension is given is checked once more: a wrong size must not become a wrong address."""
+    if not native.available():
+        pytest.skip(f"the native engine is not in use: {native.reason()}")
+    extension, _ = native._load()
+    values, places, out = np.zeros((2, 3), np.float32), np.zeros((2, 3), np.int64), np.zeros((2, 4), np.float32)
+    assert extension.unpool(values, places, out, 0, 0, 2, 3, 4, 1) == 0
+    sizes = [(0, 0, 2, 3, 5), (0, 0, 2, 4, 4), (0, 0, 3, 3, 4), (0, 0, -2, 3, 4), (0, 0, 2**62, 3, 4), (0, 0, 2, -3, 4)]
+    types = [(1, 0, 2, 3, 4), (12, 0, 2, 3, 4), (-1, 0, 2, 3, 4), (0, 2, 2, 3, 4), (0, 3, 2, 3, 4), (0, -1, 2, 3, 4)]
+    for wrong in sizes + types:
+        with pytest.raises(ValueError, match="rows of the sizes"):
+            extension.unpool(values, places, out, *wrong, 1)
+
+
+def test_numpy_arrays_take_the_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+    if not native.available():
+        pytest.skip(f"the native engine is not in use: {native.reason()}")
+
+    def sorts(*_: Any) -> Any:
+        raise AssertionError
+
+    monkeypatch.setattr(unpooling, "by_sorting", sorts)
+    for dtype in (*FLOATS, *INTEGERS, BOOL):
+        assert ndpool.max_unpool(np.ones(2, dtype), np.array([1, 0]), (1,)).all()

@@ -23,6 +23,18 @@ def plan(
 ) -> object: ...
 def run(plan: object, mode: int, moved: int, x: Any, a: Any, y: Any, b: Any, threads: int, /) -> bool: ...
 def axis(axis: tuple[int, ...], back: bool, outputs: Sequence[int], /) -> dict[str, Any]: ...
+def unpool(
+    values: Any,
+    places: Any,
+    out: Any,
+    type: int,
+    meet: int,
+    rows: int,
+    columns: int,
+    size: int,
+    threads: int,
+    /,
+) -> int: ...
 def in_order(plan: object, /) -> bool: ...
 
 class Block: ...  # memory with a buffer

@@ -320,6 +320,34 @@ def _buffer(a: Array | None) -> Array | None:
     return a.view(np.uint16) if a.dtype.kind == "V" else a  # bfloat16 has no buffer of its own
 
 
+# -- max-unpooling -----------------------------------------------------------------------------------------------------
+
+LAST, SUM, ANY = range(3)  # what stays where values meet
+UNPOOLED, OVERFLOW, OUTSIDE = 0, 1, 3
+
+
+def unpools(y: Any, indices: Any) -> bool:
+    """Whether the kernel puts such values at such places. An unsigned 64-bit place may not be a signed one."""
+    plain = isinstance(y, np.ndarray) and isinstance(indices, np.ndarray)
+    return plain and name(y.dtype) in TYPES and name(indices.dtype) != "uint64" and available()
+
+
+def unpool(values: Array, places: Array, size: int, duplicates: str) -> tuple[Array, int]:
+    """Rows of `size`: each value at its place, 0 elsewhere; and UNPOOLED, or what stands in the way."""
+    x = _empty((len(values), size), values.dtype.newbyteorder("="))
+    outcome = unpool_into(x, values, places, duplicates)
+    return x.astype(values.dtype, copy=False), outcome
+
+
+def unpool_into(x: Array, values: Array, places: Array, duplicates: str) -> int:
+    """The same into dense rows of the processor's own numbers."""
+    places = np.ascontiguousarray(places, None if places.dtype in (np.int32, np.int64) else np.int64)
+    values = np.ascontiguousarray(values)
+    meet = LAST if duplicates == "last" else ANY if kind(values.dtype) == "bool" else SUM
+    code, sizes = _code(values.dtype)[0], (*values.shape, x.shape[1])
+    return int(_load()[0].unpool(_buffer(values), places, _buffer(x), code, meet, *sizes, threads()))
+
+
 # -- where axes lie ----------------------------------------------------------------------------------------------------
 
 

@@ -5,144 +5,242 @@ A *pass* replaces one axis of an array by its outputs. It joins states that each
     doubling   block(2^(j+1))[i] = merge(block(2^j)[i], block(2^j)[i + 2^j d])      every position, log2(k) merges
     joining    acc[o] = merge(acc[o], block(2^j)[next position of o])               every output
 
-Direct folding is joining blocks of one tap, k - 1 merges an output; long windows double first, so that an output
+Direct folding is joining blocks of one tap, k - 1 merges per output; long windows double first, so that an output
 costs about 2 log2(k) merges whatever the kernel. Order is kept (merge's first argument is the earlier), nothing is
 subtracted (a NaN stays in its window), and the order depends on the window alone.
 
-What may not live here: a law, a dtype, an array library. Index vectors are NumPy's, on the host, made once a plan.
+Reading order: `AxisPlan` and `plan`, `Pass`. Where all windows have the same taps a plan is a few numbers, however long
+the axis: what is read is a slice, what is there a run of neighbours. Other axes (bins of uneven length) have index
+vectors: NumPy's, on the host.
+
+What may not live here: a law, a dtype, an array library.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from dataclasses import dataclass, replace
+from functools import cached_property
+from math import gcd
 from typing import Any
 
 import numpy as np
 
 from ..spec import Axis
+from .along import Array, Select, Vector, along, cut, device, on, pad, spread
+from .meeting import BOTH, Masked, Merge, Runs, State, Weights, runs, weighted
 
-Array = Any
-State = tuple[Array, ...]
-Merged = tuple[State, Array, Array]  # the state, and how much of each argument's tangent goes into it (None: all)
-
-LONG = 512  # taps beyond which one call a tap costs more than doubling, however few the outputs
+LONG = 512  # taps beyond which one call per tap costs more than doubling, however few the outputs
 
 
-def along(vector: Any, axis: int, ndim: int) -> Any:
-    """A host vector, shaped to broadcast along `axis`."""
-    return vector.reshape((1,) * axis + (-1,) + (1,) * (ndim - axis - 1))
-
-
-def device(a: Array) -> Any:
-    """Where `a` lives; None, the default device, for an array that is only traced."""
-    return getattr(a, "device", None)
-
-
-def on(xp: Any, device: Any, host: Any) -> Array:
-    """A host array as one of that library and device."""
-    return xp.asarray(host, device=device)
-
-
-def zeros_like(xp: Any, a: Array, axis: int, n: int) -> Array:
-    """Zeros of a's shape, dtype and device, but `n` long on `axis`."""
-    shape = (*a.shape[:axis], n, *a.shape[axis + 1 :])
-    return xp.zeros(shape, dtype=a.dtype, device=device(a))
-
-
-def cut(a: Array, axis: int, part: slice) -> Array:
-    """A part of `a` along `axis`."""
-    return a[(slice(None),) * axis + (part, ...)]
-
-
-def pad(xp: Any, a: Array, axis: int, before: int, after: int) -> Array:
-    """`a` with zeros before and after it on `axis`; the transpose of `cut`."""
-    if before == after == 0:
-        return a
-    return xp.concat([zeros_like(xp, a, axis, before), a, zeros_like(xp, a, axis, after)], axis=axis)
+# -- plans -------------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, eq=False)
-class Select:
-    """out[o] = in[index[o]] along an axis, and its transpose: what was read from the same place is added there."""
+class Meeting:
+    """Which states are there when two are merged. Zeros change nothing in a sum, so there padding counts as a state."""
 
-    index: np.ndarray[Any, Any]
-    size: int
-    used: np.ndarray[Any, Any]  # outputs whose value matters; the others read anything
+    padded: Runs | Masked
+    zeros: Runs | Masked
 
-    @cached_property
-    def slice(self) -> slice | None:
-        """The index as a slice, if it is one."""
-        i = self.index
-        step = int(i[1] - i[0]) if len(i) > 1 else 1
-        if len(i) == 0 or step < 1 or not np.array_equal(i, i[0] + step * np.arange(len(i))):
-            return None
-        return slice(int(i[0]), int(i[-1]) + 1, step)
+    def of(self, neutral_zero: bool) -> Runs | Masked:
+        return self.zeros if neutral_zero else self.padded
 
-    @cached_property
-    def inverse(self) -> list[np.ndarray[Any, Any]]:
-        """For each input its first reader, its second reader, ...; len(index) where there is none."""
-        outputs = np.flatnonzero(self.used)
-        outputs = outputs[np.argsort(self.index[outputs], kind="stable")]
-        ends = np.searchsorted(self.index[outputs], np.arange(self.size + 1))
-        readers, none = np.append(outputs, len(self.index)), len(outputs)
-        most = int(np.max(ends[1:] - ends[:-1], initial=1))
-        return [readers[np.where(ends[:-1] + r < ends[1:], ends[:-1] + r, none)] for r in range(most)]
 
-    def push(self, xp: Any, a: Array, axis: int) -> Array:
-        if self.slice is not None:
-            return cut(a, axis, self.slice)
-        return xp.take(a, on(xp, device(a), self.index), axis=axis)
+@dataclass(frozen=True, eq=False)
+class Hop:
+    """A doubling: `length` blocks, each of the block at its own position and of the one `hop` positions further."""
 
-    def pull(self, xp: Any, g: Array, axis: int) -> Array:
-        part = self.slice
-        if part is not None and part.step == 1 and self.used.all():
-            return pad(xp, g, axis, part.start, self.size - part.stop)
-        padded = xp.concat([g, zeros_like(xp, g, axis, 1)], axis=axis)
-        parts = [xp.take(padded, on(xp, device(g), readers), axis=axis) for readers in self.inverse]
-        return sum(parts[1:], parts[0])
+    hop: int
+    length: int
+    meeting: Meeting
 
 
 @dataclass(frozen=True, eq=False)
 class Join:
-    """Append to each output's state the block of 2^level taps that comes next, where `there`."""
+    """Append to each output's state the block of 2^level taps that comes next."""
 
     level: int
     select: Select
-    more: np.ndarray[Any, Any]  # outputs whose window goes on for that long
-    acc_there: np.ndarray[Any, Any]
-    there: np.ndarray[Any, Any]
+    meeting: Meeting
+
+
+@dataclass(frozen=True, eq=False)
+class Count:
+    """How many positions each output counts: `head`, then `times` times the same, then `tail`."""
+
+    head: Vector
+    same: int
+    times: int
+    tail: Vector
+
+    @cached_property
+    def all_same(self) -> int | None:
+        """What every output counts, if that is one number."""
+        found = {*np.unique(self.head).tolist(), *np.unique(self.tail).tolist(), *([self.same] if self.times else [])}
+        return found.pop() if len(found) == 1 else None
+
+    @cached_property
+    def all_count(self) -> bool:
+        """Whether every output counts something."""
+        return bool(self.head.all() and self.tail.all() and (self.same or not self.times))
+
+    def vector(self) -> Vector:
+        return np.concatenate([self.head, np.full(self.times, self.same), self.tail])
 
 
 @dataclass(frozen=True, eq=False)
 class AxisPlan:
-    """Every decision of one pass. Positions are those of the padded axis: before zeros, the input, after zeros."""
+    """Every decision of one pass. Positions are those of the axis with `before` and `after` zeros around it.
+
+    A negative `after` cuts off what lies behind the last window.
+    """
 
     before: int
     after: int
-    hops: tuple[tuple[int, int, np.ndarray[Any, Any]], ...]  # a doubling: hop, length, which of the longer are there
+    size: int
+    hops: tuple[Hop, ...]
     first: Select
     joins: tuple[Join, ...]
-    there: np.ndarray[Any, Any]  # positions of the padded axis that are read
-    count: np.ndarray[Any, Any]  # by output
+    count: Count
+    at_once: bool  # whether single taps are pulled together, first to last; or one by one, last to first
+
+    @property
+    def taps(self) -> list[Select]:
+        """The single taps of an output, first to last."""
+        return [self.first, *(join.select for join in self.joins if join.level == 0)]
+
+    def pull_taps(self, xp: Any, parts: list[Array], axis: int) -> Array:
+        """The cotangents of single taps, first to last, added up by position."""
+        pairs = list(zip(self.taps, parts, strict=True))
+        if isinstance(self.first.index, slice):
+            slices = [(select.index, part) for select, part in (pairs if self.at_once else reversed(pairs))]
+            return spread(xp, [(i.start, part) for i, part in slices], self.first.index.step, self.size, axis)  # type: ignore[union-attr]
+        if self.at_once:
+            return self._gather.pull(xp, xp.concat(parts, axis=axis), axis)
+        pulled = [select.pull(xp, part, axis) for select, part in reversed(pairs)]
+        return sum(pulled[1:], pulled[0])
 
     @cached_property
-    def gather(self) -> Select | None:
-        """All single taps at once, where pulling them one by one would walk the axis far too often."""
-        single = [self.first, *(join.select for join in self.joins if join.level == 0)]
-        if len(single) <= 4:
-            return None
-        index, used = (np.concatenate([getattr(s, name) for s in single]) for name in ("index", "used"))
-        found = Select(index, self.first.size, used)
-        return found if len(single) > 4 * len(found.inverse) else None
+    def _gather(self) -> Select:
+        index, used = (np.concatenate([getattr(tap, name) for tap in self.taps]) for name in ("index", "used"))
+        return Select(index, self.size, used)
+
+    def read(self) -> list[Vector]:
+        """For each level, which of its blocks some output is made of; at level 0, which positions are read."""
+        found = [np.zeros(n, bool) for n in (self.size, *(hop.length for hop in self.hops))]
+        self.first.mark(found[0])
+        for join in self.joins:
+            join.select.mark(found[join.level])
+        for level in reversed(range(len(self.hops))):
+            longer, hop = found[level + 1], self.hops[level].hop
+            found[level][: len(longer)] |= longer
+            found[level][hop : hop + len(longer)] |= longer
+        return found
+
+    @cached_property
+    def nbytes(self) -> int:
+        """What the plan takes, with the vectors that a vjp adds."""
+        steps = len(self.joins) + len(self.hops) + 1
+        if isinstance(self.first.index, slice):
+            return 1024 * steps + self.count.head.nbytes + self.count.tail.nbytes
+        outputs = len(self.first.index)
+        return 8 * (steps * (3 * outputs + self.size) + (2 + outputs // max(self.size, 1)) * self.size)
 
 
-@lru_cache(maxsize=1024)
+KEPT = 64 << 20  # bytes of plans that are kept
+_plans: dict[Axis, AxisPlan] = {}  # the least recently used first
+
+
 def plan(axis: Axis) -> AxisPlan:
-    """The cheaper way to fold `axis`."""
+    """The cheaper way to fold `axis`. Plans are kept, up to KEPT bytes of them."""
+    found = _plans.pop(axis, None)
+    if found is None:
+        found = _plan(axis)
+        room = KEPT - found.nbytes
+        for old, kept in reversed(list(_plans.items())):  # no lock: a plan that another thread drops is made again
+            room -= kept.nbytes
+            if room < 0:
+                _plans.pop(old, None)
+        if found.nbytes > KEPT:
+            return found
+    _plans[axis] = found
+    return found
+
+
+def kept() -> int:
+    """The bytes of all plans that are kept."""
+    return sum(found.nbytes for found in list(_plans.values()))
+
+
+def forget() -> None:
+    """Drop all plans."""
+    _plans.clear()
+
+
+def _plan(axis: Axis) -> AxisPlan:
+    if axis.per > 1 and axis.stride % axis.per == axis.extent % axis.per == 0:  # bins of one length
+        axis = replace(axis, stride=axis.stride // axis.per, extent=axis.extent // axis.per, per=1)
+    # taps further apart than the input is long may step over it, so that what is there makes no run
+    meets = axis.size >= axis.dilation and axis.lo < (axis.outputs - 1) * axis.stride + axis.extent
+    return _regular(axis) if axis.per == 1 and meets else _irregular(axis)
+
+
+def _regular(axis: Axis) -> AxisPlan:
+    """All windows whole, by padding or cutting the input: slices and runs, however long the axis."""
+    d, s, outputs = axis.dilation, axis.stride, axis.outputs
+    taps, size = -(-axis.extent // d), (outputs - 1) * s + axis.extent
+    s = s if outputs > 1 else size  # one output is not s away from anything
+    levels = _levels(taps, axis.stride, 1)
+    sizes = [size - d * ((1 << j) - 1) for j in range(max(levels, default=0) + 1)]
+
+    def there(length: int, covers: int, start: int, step: int) -> tuple[int, int]:
+        """Of `length` blocks of `covers` taps, the first at `start` and `step` apart, those that hold an input."""
+        first, stop = axis.lo - (covers - 1) * d - start, axis.lo + axis.size - start
+        first = min(length, max(0, -(-first // step)))
+        return first, min(length, max(first, -(-stop // step)))
+
+    def meeting(length: int, a: tuple[int, int], b: tuple[int, int]) -> Meeting:
+        zeros = Runs(((length, BOTH),))
+        return Meeting(zeros if a == b == (0, length) else runs(length, a, b), zeros)
+
+    hops = []
+    for j, length in enumerate(sizes[1:]):
+        hop, covers = d << j, 1 << j
+        both = meeting(length, there(length, covers, 0, 1), there(length, covers, hop, 1))
+        hops.append(Hop(hop, length, both))
+
+    def select(start: int, size: int) -> Select:
+        return Select(slice(start, start + (outputs - 1) * s + 1, s), size)
+
+    joins, taken = [], 1
+    for j in levels:
+        if taken + (1 << j) > taps:
+            continue
+        both = meeting(outputs, there(outputs, taken, 0, s), there(outputs, 1 << j, d * taken, s))
+        joins.append(Join(j, select(d * taken, sizes[j]), both))
+        taken += 1 << j
+    single = 1 + sum(join.level == 0 for join in joins)
+    apart = gcd(s, d)
+    most = min(-(-single * apart // s), (outputs - 1) * apart // d + 1)  # outputs that read one position
+    at_once = single > 4 and single > 4 * most
+    after = size - axis.lo - axis.size
+    return AxisPlan(axis.lo, after, size, tuple(hops), select(0, size), tuple(joins), _count(axis, taps), at_once)
+
+
+def _count(axis: Axis, taps: int) -> Count:
+    """All count their taps but those that begin before the margin, and those that end behind it."""
+    before, after = axis.margin
+    head = min(axis.outputs, max(0, -(-(axis.lo - before) // axis.stride)))
+    whole = (axis.size + after + axis.lo - axis.extent) // axis.stride + 1
+    tail = min(axis.outputs, max(head, whole))
+    ends = (axis.span(np.arange(*o), axis.margin)[1] for o in ((0, head), (tail, axis.outputs)))
+    return Count(next(ends), taps, tail - head, next(ends))
+
+
+def _irregular(axis: Axis) -> AxisPlan:
+    """Windows of different lengths, or that may step over the input: index vectors."""
     o, d = np.arange(axis.outputs), axis.dilation
-    if axis.per == 1:  # padded, so that all windows are whole: no two outputs read their t-th tap from one place
+    if axis.per == 1:
         starts = o * axis.stride
         lengths = np.full(axis.outputs, -(-axis.extent // d))
         before, after = axis.lo, max(0, int(axis.outputs - 1) * axis.stride + axis.extent - axis.lo - axis.size)
@@ -154,34 +252,41 @@ def plan(axis: Axis) -> AxisPlan:
     position = np.arange(size) - before
     there = (position >= 0) & (position < axis.size)
     lengths = np.maximum(lengths, 1)
-    longest = int(lengths.max(initial=1))
-    levels = _levels(longest, axis.stride, axis.per)
+    levels = _levels(int(lengths.max(initial=1)), axis.stride, axis.per)
 
-    sizes, present = [size], [there]
-    hops: list[tuple[int, int, np.ndarray[Any, Any]]] = []
+    def meeting(a: Vector, b: Vector, more: Vector) -> Meeting:
+        everywhere = Runs(((len(more), BOTH),))
+        masks = ((a, b), (np.ones_like(more), more))
+        padded, zeros = (everywhere if p.all() and q.all() else Masked(p, q) for p, q in masks)
+        return Meeting(padded, zeros)
+
+    present, hops = [there], []
     for j in range(max(levels, default=0)):
-        hop = d << j
-        sizes.append(sizes[-1] - hop)
-        present.append(present[-1][:-hop] | present[-1][hop:])
-        hops.append((hop, sizes[-1], present[-1]))
+        hop, last = d << j, present[-1]
+        present.append(last[:-hop] | last[hop:])
+        length = len(present[-1])
+        hops.append(Hop(hop, length, meeting(last[:length], last[hop:], np.ones(length, bool))))
 
     first = Select(starts, size, there[starts])
     joins, taken, acc_there = [], np.ones_like(lengths), there[starts]
     for j in levels:
         more = lengths - taken >= 1 << j
-        index = np.minimum(starts + d * taken, sizes[j] - 1)
+        index = np.minimum(starts + d * taken, len(present[j]) - 1)
         block_there = more & present[j][index]
-        joins.append(Join(j, Select(index, sizes[j], block_there), more, acc_there, block_there))
+        joins.append(Join(j, Select(index, len(present[j]), block_there), meeting(acc_there, block_there, more)))
         acc_there = acc_there | block_there
         taken = taken + np.where(more, 1 << j, 0)
-    return AxisPlan(before, after, tuple(hops), first, tuple(joins), there, axis.span(o, axis.margin)[1])
+    count = Count(axis.span(o, axis.margin)[1], 0, 0, np.zeros(0, int))
+    # bins overlap by a position at most, and then few read one: what is added first does not matter
+    at_once = axis.per > 1 and not hops
+    return AxisPlan(before, after, size, tuple(hops), first, tuple(joins), count, at_once)
 
 
 def _levels(longest: int, stride: int, per: int) -> list[int]:
     """The blocks that are joined to an output's first tap: one by one, or the powers of two, largest first.
 
-    One by one is `longest - 1` merges an output; doubling is one a level for each of the stride's positions and one for
-    the output. Nothing but the window decides, so that a batch or a crop gives the same bits.
+    One by one is `longest - 1` merges per output; doubling is one per level for each of the stride's positions and one
+    for the output. Nothing but the window decides, so that a batch or a crop gives the same bits.
     """
     if longest == 1:
         return []
@@ -190,34 +295,39 @@ def _levels(longest: int, stride: int, per: int) -> list[int]:
     return [0] * (longest - 1) if direct else list(range(top, -1, -1))
 
 
+# -- running -----------------------------------------------------------------------------------------------------------
+
+
 class Pass:
-    """One axis folded by a law: `forward` once, then `push` tangents and `pull` cotangents as often as wanted."""
+    """One axis folded by a law: `forward` once, then `push` tangents and `pull` cotangents as often as wanted.
 
-    def __init__(self, xp: Any, plan: AxisPlan, axis: int, ndim: int, neutral_zero: bool):
-        self.xp, self.plan, self.axis, self.ndim = xp, plan, axis, ndim
-        self.neutral_zero = neutral_zero  # absent positions hold 0, and merging with 0 changes nothing
-        self.doubled: list[tuple[Array, Array]] = []
-        self.joined: list[tuple[Array, Array]] = []
+    `neutral_zero`: merging with the zeros of padding changes nothing. `multiplies`: weights are numbers, and then one
+    that is NaN must not meet the cotangent 0 of a block that no output is made of.
+    """
 
-    def forward(self, merge: Callable[[State, State], Merged], state: State, keep: bool) -> State:
+    def __init__(self, xp: Any, plan: AxisPlan, axis: int, neutral_zero: bool, multiplies: bool):
+        self.xp, self.plan, self.axis, self.multiplies = xp, plan, axis, multiplies
+        self.hops = [(hop, hop.meeting.of(neutral_zero)) for hop in plan.hops]
+        self.joins = [(join, join.meeting.of(neutral_zero)) for join in plan.joins]
+        self.doubled: list[Weights] = []
+        self.joined: list[Weights] = []
+
+    def forward(self, merge: Merge, state: State, keep: bool) -> State:
         """The states of the outputs; with `keep`, remember what a tangent needs."""
         xp, axis = self.xp, self.axis
         state = tuple(self._pad(c) for c in state)
-        blocks, there = [state], self.plan.there
-        for hop, length, longer in self.plan.hops:
-            a = tuple(cut(c, axis, slice(length)) for c in blocks[-1])
-            b = tuple(cut(c, axis, slice(hop, hop + length)) for c in blocks[-1])
-            masks = (longer | True,) * 2 if self.neutral_zero else (there[:length], there[hop:])
-            block, ra, rb = self._merge(merge, a, b, *masks)
+        blocks = [state]
+        for hop, meeting in self.hops:
+            a = tuple(cut(c, axis, slice(hop.length)) for c in blocks[-1])
+            b = tuple(cut(c, axis, slice(hop.hop, hop.hop + hop.length)) for c in blocks[-1])
+            block, ra, rb = meeting.merge(xp, axis, merge, a, b)
             blocks.append(block)
-            there = longer
             if keep:
                 self.doubled.append((ra, rb))
         acc: State = tuple(self.plan.first.push(xp, c, axis) for c in state)
-        for join in self.plan.joins:
+        for join, meeting in self.joins:
             block = tuple(join.select.push(xp, c, axis) for c in blocks[join.level])
-            masks = (join.more | True, join.more) if self.neutral_zero else (join.acc_there, join.there)
-            acc, ra, rb = self._merge(merge, acc, block, *masks)
+            acc, ra, rb = meeting.merge(xp, axis, merge, acc, block)
             if keep:
                 self.joined.append((ra, rb))
         return acc
@@ -225,31 +335,18 @@ class Pass:
     def _pad(self, a: Array) -> Array:
         return pad(self.xp, a, self.axis, self.plan.before, self.plan.after)
 
-    def _merge(self, merge: Callable[[State, State], Merged], a: State, b: State, in_a: Any, in_b: Any) -> Merged:
-        """Merge where both are there, else keep the one that is."""
-        state, ra, rb = merge(a, b)
-        if in_a.all() and in_b.all():
-            return state, ra, rb
-        xp = self.xp
-        only_a, only_b = (on(xp, device(a[0]), along(v, self.axis, self.ndim)) for v in (~in_b, in_b & ~in_a))
-        state = tuple(xp.where(only_a, p, xp.where(only_b, q, m)) for p, q, m in zip(a, b, state, strict=True))
-        return state, _choose(xp, only_a, only_b, ra), _choose(xp, only_b, only_a, rb)
-
     def push(self, t: Array) -> Array:
         """The tangents of the outputs."""
         xp, axis = self.xp, self.axis
         t = self._pad(t)
         blocks = [t]
-        for (hop, length, _), (ra, rb) in zip(self.plan.hops, self.doubled, strict=True):
+        for (hop, meeting), weights in zip(self.hops, self.doubled, strict=True):
             last = blocks[-1]
-            earlier, later = cut(last, axis, slice(length)), cut(last, axis, slice(hop, hop + length))
-            blocks.append(weighted(xp, ra, earlier) + weighted(xp, rb, later))
+            earlier, later = cut(last, axis, slice(hop.length)), cut(last, axis, slice(hop.hop, hop.hop + hop.length))
+            blocks.append(meeting.push(xp, axis, weights, earlier, later))
         acc = self.plan.first.push(xp, t, axis)
-        for join, (ra, rb) in zip(self.plan.joins, self.joined, strict=True):
-            block = join.select.push(xp, blocks[join.level], axis)
-            if not join.there.all():  # what an output does not read must not reach it, not even as 0 times NaN
-                block = weighted(xp, on(xp, device(t), along(join.there, axis, self.ndim)), block)
-            acc = weighted(xp, ra, acc) + weighted(xp, rb, block)
+        for (join, meeting), weights in zip(self.joins, self.joined, strict=True):
+            acc = meeting.push(xp, axis, weights, acc, join.select.push(xp, blocks[join.level], axis))
         return acc
 
     def pull(self, g: Array) -> Array:
@@ -261,38 +358,23 @@ class Pass:
             blocks[level] = part if blocks[level] is None else blocks[level] + part
 
         single: list[Array] = []
-        for join, (ra, rb) in zip(reversed(plan.joins), reversed(self.joined), strict=True):
-            part = weighted(xp, rb, g)
-            g = weighted(xp, ra, g)
-            if plan.gather and join.level == 0:
+        for (join, meeting), weights in zip(reversed(self.joins), reversed(self.joined), strict=True):
+            g, part = meeting.pull(xp, axis, weights, g)
+            if join.level == 0:
                 single.append(part)
             else:
                 give(join.level, join.select.pull(xp, part, axis))
-        if plan.gather:
-            give(0, plan.gather.pull(xp, xp.concat([g, *reversed(single)], axis=axis), axis))
-        else:
-            give(0, plan.first.pull(xp, g, axis))
-        for level, (hop, _, _) in reversed(list(enumerate(plan.hops))):
-            ra, rb = self.doubled[level]
-            longer = blocks[level + 1]
-            give(level, pad(xp, weighted(xp, ra, longer), axis, 0, hop))
-            give(level, pad(xp, weighted(xp, rb, longer), axis, hop, 0))
-        return cut(blocks[0], axis, slice(plan.before, blocks[0].shape[axis] - plan.after))
+        give(0, plan.pull_taps(xp, [g, *reversed(single)], axis))
+        read = plan.read() if plan.hops and self.multiplies else []
+        for level, (hop, meeting) in reversed(list(enumerate(self.hops))):
+            parts = meeting.pull(xp, axis, self.doubled[level], blocks[level + 1])
+            if read and not read[level + 1].all():
+                mask = on(xp, device(g), along(read[level + 1], axis, g.ndim))
+                parts = weighted(xp, mask, parts[0]), weighted(xp, mask, parts[1])
+            give(level, pad(xp, parts[0], axis, 0, hop.hop))
+            give(level, pad(xp, parts[1], axis, hop.hop, 0))
+        return pad(xp, blocks[0], axis, -plan.before, -plan.after)
 
-
-def weighted(xp: Any, r: Array, t: Array) -> Array:
-    """r t, where r is None for 1, a mask (0 t is 0 even if t is not finite) or a number an element."""
-    if r is None:
-        return t
-    if r.dtype == xp.bool:
-        return xp.where(r, t, xp.zeros_like(t))
-    return r * t
-
-
-def _choose(xp: Any, one: Array, zero: Array, r: Array) -> Array:
-    """1 where `one`, 0 where `zero`, else r."""
-    if r is None:
-        return ~zero
-    if r.dtype == xp.bool:
-        return (r | one) & ~zero
-    return xp.where(one, xp.ones_like(r), xp.where(zero, xp.zeros_like(r), r))
+    def read(self) -> Vector:
+        """Which inputs some output reads."""
+        return pad(np, self.plan.read()[0], 0, -self.plan.before, -self.plan.after)  # type: ignore[no-any-return]

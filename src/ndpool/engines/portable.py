@@ -1,14 +1,16 @@
 """Pooling in array operations of the array's own namespace and no more: NumPy now, and the fallback everywhere else.
 
-Reading order: `forward`, `linearize` and `winners` (what ops call), `_Fold` (pad, lift, one pass an axis, finish), then
-a law each: `Extreme`, `Sum`, `IntegerSum`, `SmoothMax`, `Lp`. A law here is the spec's, on whole arrays:
+Reading order: `forward`, `linearize` and `winners` (what ops call), `_Fold` (pad, lift, one pass per axis, finish), the
+laws: `Extreme`, `Sum`, `IntegerSum`, `SmoothMax`, `Lp`. A law here is the spec's, on whole arrays:
 
     lift(x)       -> state, slope        state: a tuple of arrays; slope: d state / dx, or None for 1
-    merge(a, b)   -> state, ra, rb       the tangent of the result is ra a' + rb b'
+    merge(a, b)   -> state, ra, rb       the tangent of the result is ra a' + rb b' (`passes.weighted` says how)
     finish(state) -> y, divisor          y' = the folded tangent over the divisor, or None for 1
 
 so the derivative of every law is the same linear recursion, run forwards by jvp and backwards by vjp: deterministic,
-no scatter, no atomics. Passes go from the last axis to the first, which keeps row-major order among equals.
+no scatter, no atomics. Passes go from the last axis to the first, which keeps row-major order among equals. A law says
+whether zeros change nothing (`neutral_zero`) and whether it `multiplies` tangents by numbers, which may be NaN: then an
+input that no output reads must be left out, because 0 times NaN is not 0.
 
 What may not live here: geometry (it is in `passes` and the spec), argument names, any array library by name.
 """
@@ -25,10 +27,12 @@ import numpy as np
 
 from ..errors import PoolError
 from ..spec import Axis, Law, Window, each
+from .along import Array, along, device, on, pad
 from .dtypes import kind, name, wide
 from .dual import DualArray, DualNamespace, point
 from .linear import Linear
-from .passes import Array, Merged, Pass, State, along, cut, device, on, pad, plan, weighted
+from .meeting import Merged, State, weighted
+from .passes import Pass, plan
 
 MASK32 = (1 << 32) - 1
 Count = Callable[[], Any]  # what each output counts, asked for only by those who divide by it
@@ -76,7 +80,7 @@ class _Fold:
             state = (*state, self._pad(place))
         self.passes = []
         for i, p in reversed(list(zip(self.pooled, self.plans, strict=True))):
-            one = Pass(xp, p, i, len(window.axes), self.law.neutral_zero)
+            one = Pass(xp, p, i, self.law.neutral_zero, self.law.multiplies)
             state = one.forward(self.law.merge, state, keep)
             self.passes.append(one)
         y, divisor = self.law.finish(state, self._count)
@@ -102,8 +106,10 @@ class _Fold:
         for one in reversed(self.passes):
             g = one.pull(g)
         g = weighted(xp, self.slope, g)
+        if self.law.multiplies:
+            g = self._where([one.read() for one in reversed(self.passes)], g, 0)
         for i, (before, after) in zip(self.pooled, self.margins, strict=True):
-            g = cut(g, i, slice(before, g.shape[i] - after))
+            g = pad(xp, g, i, -before, -after)
         return xp.astype(g, dy.dtype)
 
     def _pad(self, a: Array) -> Array:
@@ -112,23 +118,29 @@ class _Fold:
         return a
 
     def _outer(self, combine: Callable[[Array, Array], Array], vectors: list[Any]) -> Array:
-        """A host vector a pooled axis, combined over their product."""
+        """A host vector per pooled axis, combined over their product."""
         shaped = [along(v, i, len(self.window.axes)) for i, v in zip(self.pooled, vectors, strict=True)]
         return on(self.xp, self.device, reduce(combine, shaped))
 
     def _count(self) -> Array | int:
         """What each output counts; a plain number where all count the same."""
         counts = [p.count for p in self.plans]
-        if all(len(c) and (c == c[0]).all() for c in counts):
-            return max(1, math.prod(int(c[0]) for c in counts))
-        return self._outer(np.multiply, [np.maximum(c, 1) for c in counts])
+        same = [n for c in counts if (n := c.all_same) is not None]
+        if len(same) == len(counts):
+            return max(1, math.prod(same))
+        return self._outer(np.multiply, [np.maximum(c.vector(), 1) for c in counts])
 
     def _where_read(self, a: Array, otherwise: int) -> Array:
         """a, but `otherwise` at the outputs that count nothing."""
-        if all(p.count.all() for p in self.plans):
+        if all(p.count.all_count for p in self.plans):
             return a
-        read = self._outer(np.logical_and, [p.count > 0 for p in self.plans])
-        return self.xp.where(read, a, self.xp.full_like(a, otherwise))
+        return self._where([p.count.vector() > 0 for p in self.plans], a, otherwise)
+
+    def _where(self, masks: list[Any], a: Array, otherwise: int) -> Array:
+        """a where the masks of all pooled axes hold, else `otherwise`."""
+        if all(mask.all() for mask in masks):
+            return a
+        return self.xp.where(self._outer(np.logical_and, masks), a, self.xp.full_like(a, otherwise))
 
 
 def _widened(axis: Axis, margin: tuple[int, int]) -> Axis:
@@ -139,7 +151,7 @@ def _widened(axis: Axis, margin: tuple[int, int]) -> Axis:
 class Extreme:
     """max and min. State: the value, with ties="split" how many share it, and whatever else travels along."""
 
-    neutral_zero = False
+    neutral_zero = multiplies = False
 
     def __init__(self, xp: Any, dtype: Any, ties: str, nan: str, above: str = "greater"):
         self.xp, self.ties, self.nan, self.above = xp, ties, nan, getattr(xp, above)
@@ -187,7 +199,7 @@ class Extreme:
 class Sum:
     """Sum and mean of real and complex elements. State: the sum."""
 
-    neutral_zero = True
+    neutral_zero, multiplies = True, False
 
     def __init__(self, xp: Any, dtype: Any, divisor: int | None = 1):
         self.xp, self.dtype, self.divisor = xp, wide(xp, dtype), divisor
@@ -242,7 +254,7 @@ class IntegerSum(Sum):
 class SmoothMax:
     """State (m, s), which stands for s exp(beta m); m is the largest tap, so no exponent is above 0."""
 
-    neutral_zero = False
+    neutral_zero, multiplies = False, True
 
     def __init__(self, xp: Any, dtype: Any, beta: float):
         self.xp, self.dtype, self.beta = xp, wide(xp, dtype), float(beta)
@@ -272,7 +284,7 @@ class SmoothMax:
 class Lp:
     """State (m, s), which stands for m^p s; m is the largest |tap|, so no power overflows."""
 
-    neutral_zero = False
+    neutral_zero, multiplies = False, True
 
     def __init__(self, xp: Any, dtype: Any, p: float):
         self.xp, self.dtype, self.p = xp, wide(xp, dtype), float(p)
@@ -288,8 +300,12 @@ class Lp:
     def merge(self, a: State, b: State) -> Merged:
         m = self.xp.maximum(a[0], b[0])
         qa, qb = (self.xp.where(c[0] == m, self.xp.ones_like(m), c[0] / m) for c in (a, b))  # 0 / 0 has none
-        ra, rb = (None, None) if self.p == 1 else (qa ** (self.p - 1), qb ** (self.p - 1))
+        ra, rb = (None, None) if self.p == 1 else (self._share(c[0], m, q) for c, q in ((a, qa), (b, qb)))
         return (m, a[1] * qa**self.p + b[1] * qb**self.p), ra, rb
+
+    def _share(self, c: Array, m: Array, q: Array) -> tuple[Array, Array]:
+        """Beside an infinite tap a finite one has no share at all: not even of a tangent that is not finite."""
+        return (c == m) | ~self.xp.isinf(m), q ** (self.p - 1)
 
     def finish(self, state: State, count: Count) -> tuple[Array, Array]:
         m, s = state
@@ -297,7 +313,7 @@ class Lp:
 
 
 def divided(xp: Any, t: Array, n: Array | int | None) -> Array:
-    """t / n, where n is None for 1, a number, or a number an element."""
+    """t / n, where n is None for 1, a number, or a number per element."""
     if n is None or (isinstance(n, int) and n == 1):
         return t
     return t / (n if isinstance(n, int) else xp.astype(n, t.dtype))

@@ -1,4 +1,5 @@
-"""Max-unpooling: values back to their winners, in sorts and gathers (no scatter, so the same bits everywhere)."""
+"""Max-unpooling: values back to their winners, by the native engine's kernel where there is one, else in sorts and
+gathers (no scatter, so the same bits everywhere)."""
 
 from __future__ import annotations
 
@@ -7,7 +8,9 @@ from typing import Any
 
 from .. import spec
 from ..errors import PoolError, PoolTypeError
+from . import native
 from .dtypes import check, kind, name, wide
+from .portable import MASK32
 from .reference import flatten, nest
 
 
@@ -36,7 +39,7 @@ def nested(y: Any, indices: Any, out: tuple[int, ...], axes: tuple[int, ...], du
 
 
 def arrays(y: Any, indices: Any, out: tuple[int, ...], axes: tuple[int, ...], duplicates: str) -> Any:
-    """Sort the winners; then every position of the output looks up the values that go there, first to last."""
+    """The same on arrays: one row per index of the other axes, by the native engine's kernel or by sorting."""
     xp = y.__array_namespace__()
     check("max_unpool", y.dtype, "y")
     if kind(indices.dtype) != "integer":
@@ -45,25 +48,68 @@ def arrays(y: Any, indices: Any, out: tuple[int, ...], axes: tuple[int, ...], du
     rows, size = math.prod(out[a] for a in order[: -len(axes) or None]), math.prod(out[a] for a in axes)
     columns = math.prod(y.shape[a] for a in axes)
     values, places = (xp.reshape(xp.permute_dims(a, tuple(order)), (rows, columns)) for a in (y, indices))
-    values, places = xp.astype(values, wide(xp, y.dtype)), xp.astype(places, xp.int64)
-    lowest, highest = (int(f(places)) if math.prod(y.shape) else -1 for f in (xp.min, xp.max))
-    if lowest < -1 or highest >= size:
-        raise _outside(highest if highest >= size else lowest, size)
+    put = by_kernel if native.unpools(y, indices) else by_sorting
+    x = put(xp, values, places, size, duplicates)
+    x = xp.reshape(x, tuple(out[a] for a in order))
+    return xp.permute_dims(x, tuple(order.index(a) for a in range(len(out))))
+
+
+def by_kernel(xp: Any, values: Any, places: Any, size: int, duplicates: str) -> Any:
+    """One walk over values and places, in C++."""
+    x, outcome = native.unpool(values, places, size, duplicates)
+    if outcome == native.OUTSIDE:
+        _check_places(xp, places, size)
+    if outcome == native.OVERFLOW:
+        raise _beyond(values.dtype)
+    return x
+
+
+def by_sorting(xp: Any, values: Any, places: Any, size: int, duplicates: str) -> Any:
+    """Sort the winners; then every position of the output looks up the values that go there, first to last."""
+    _check_places(xp, places, size)
+    dtype, rows = values.dtype, values.shape[0]
+    if 0 in values.shape:
+        return xp.zeros((rows, size), dtype=dtype)
+    places = xp.astype(places, xp.int64)
     base = xp.reshape(xp.arange(rows, dtype=xp.int64) * size, (-1, 1))
     key = xp.reshape(xp.where(places < 0, xp.full_like(places, rows * size), places + base), (-1,))
     by_key = xp.argsort(key, stable=True)
     key, values = xp.take(key, by_key, axis=0), xp.take(xp.reshape(values, (-1,)), by_key, axis=0)
     here = xp.arange(rows * size, dtype=xp.int64)
     first, end = (xp.searchsorted(key, here, side=side) for side in ("left", "right"))
-    x = xp.zeros(rows * size, dtype=values.dtype)
-    most = int(xp.max(end - first)) if rows * size else 0
-    for r in range(most if duplicates == "sum" else min(most, 1)):
-        at = first + r if duplicates == "sum" else end - 1
-        found = xp.take(values, xp.where(at < end, at, xp.zeros_like(at)), axis=0)
-        x = x + xp.where((at < end) & (end > first), found, xp.zeros_like(found))
-    if kind(y.dtype) == "integer" and rows * size:
-        info = xp.iinfo(y.dtype)
-        if int(xp.max(x)) > int(info.max) or int(xp.min(x)) < int(info.min):
-            raise PoolError(f"values that meet add up beyond {name(y.dtype)}; convert y to a wider type first")
-    x = xp.reshape(xp.astype(x, y.dtype), tuple(out[a] for a in order))
-    return xp.permute_dims(x, tuple(order.index(a) for a in range(len(out))))
+    if duplicates == "last":
+        first = xp.where(end > first, end - 1, first)
+
+    def total(terms: Any) -> Any:
+        x = xp.zeros(rows * size, dtype=terms.dtype)
+        for r in range(int(xp.max(end - first)) if rows * size else 0):
+            there = first + r < end
+            found = xp.take(terms, xp.where(there, first + r, xp.zeros_like(first)), axis=0)
+            x = x + xp.where(there, found, xp.zeros_like(found))
+        return x
+
+    if kind(dtype) == "bool":
+        return total(xp.astype(values, xp.int64)) > 0
+    values = xp.astype(values, wide(xp, dtype))
+    if kind(dtype) != "integer":
+        return xp.astype(total(values), dtype)
+    # the upper and the lower halves apart, so that no sum overflows before it is looked at
+    high, low = total(values >> 32), total(values & MASK32)
+    high, low = high + (low >> 32), low & MASK32
+    least, most = int(xp.iinfo(dtype).min), int(xp.iinfo(dtype).max)
+    if bool(xp.any((high < least >> 32) | (high > most >> 32))):
+        raise _beyond(dtype)
+    x = high * (1 << 32) + low
+    if bool(xp.any((x < least) | (x > most))):
+        raise _beyond(dtype)
+    return xp.astype(x, dtype)
+
+
+def _check_places(xp: Any, places: Any, size: int) -> None:
+    lowest, highest = (int(f(places)) if math.prod(places.shape) else -1 for f in (xp.min, xp.max))
+    if lowest < -1 or highest >= size:
+        raise _outside(highest if highest >= size else lowest, size)
+
+
+def _beyond(dtype: Any) -> PoolError:
+    return PoolError(f"values that meet add up beyond {name(dtype)}; convert y to a wider type first")

@@ -14,11 +14,9 @@ from functools import lru_cache
 from itertools import product
 from typing import Any
 
-import numpy as np
-
 from ..arguments import Size, entries, integer, numbered, sides, sizes
+from ..engines.along import Select, cut, pad
 from ..engines.linear import Linear
-from ..engines.passes import Select, cut, pad
 from ..errors import PoolError
 from ..spec import Axis, sliding
 from .glue import Glue, total, transposed
@@ -38,8 +36,9 @@ class _Taps:
 @lru_cache(maxsize=256)
 def _taps(axis: Axis, kernel: int) -> _Taps:
     size = max(axis.lo + axis.size, (axis.outputs - 1) * axis.stride + axis.extent)
-    starts, all_used = np.arange(axis.outputs) * axis.stride, np.ones(axis.outputs, dtype=bool)
-    selects = (Select(starts + t * axis.dilation, size, all_used) for t in range(kernel))
+    span = (axis.outputs - 1) * axis.stride + 1
+    starts = range(0, kernel * axis.dilation, axis.dilation)
+    selects = (Select(slice(t, t + span, axis.stride), size) for t in starts)
     return _Taps(axis.lo, size - axis.lo - axis.size, tuple(selects))
 
 

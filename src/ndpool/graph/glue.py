@@ -17,9 +17,9 @@ import numpy as np
 
 from ..arguments import LIMIT, axes_tuple, flag, integer
 from ..engines import dtypes
+from ..engines.along import cut
 from ..engines.dual import point
 from ..engines.linear import Linear
-from ..engines.passes import cut
 from ..ops import GlobalSmoothMaxPool
 from ..spec.scalar import primal
 from .node import GraphError, Shape, enter, exact, leave, library, zeros_like

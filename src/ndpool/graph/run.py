@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..engines import dtypes
+from ..engines.along import device
 from ..engines.dual import DualArray, plain_namespace
-from ..engines.passes import device
 from ..spec import Dual
 from .node import GraphError, Shape, enter, exact, integers_as, leave, library, op_name, settled, zeros_like
 

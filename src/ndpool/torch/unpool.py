@@ -1,17 +1,22 @@
-"""Max-unpooling in torch's own operations: differentiable both ways, traceable, and defined where values meet."""
+"""Max-unpooling: by the native engine's kernel on plain CPU tensors, else in torch's own operations, which are
+traceable and differentiable both ways. Defined where values meet."""
 
 from __future__ import annotations
 
 import math
 from typing import Any
 
+import ml_dtypes
 import torch
 from torch import Tensor
+from torch.autograd import Function
 
 from ..api import unpooled_shape
 from ..arguments import choice, entries, sizes
+from ..engines import native
 from ..errors import PoolTypeError
-from .ways import PoolRuntimeError, is_plain
+from .kernels import WORDS
+from .ways import NATIVE, PoolRuntimeError, is_plain
 
 
 def max_unpool(
@@ -41,23 +46,75 @@ def max_unpool(
     out, pooled = unpooled_shape(tuple(input.shape), kernel_size, stride, padding, output_size, axes)
     size, last = math.prod([out[a] for a in pooled]), tuple(range(-len(pooled), 0))
     y, at = (t.movedim(pooled, last).flatten(-len(last)) for t in (input, indices))
-    if not torch.compiler.is_compiling() and is_plain(at) and at.numel() and not at.is_meta:
-        low, high = (int(n) for n in at.aminmax())
-        if low < -1 or high >= size:
-            raise PoolRuntimeError(
-                f"indices holds {high if high >= size else low}, outside the {size} positions of the output; "
-                "give a larger output_size"
-            )
-    at = torch.where(at < 0, size, at)  # a place that is cut off
+    seen = not torch.compiler.is_compiling() and is_plain(at) and not at.is_meta
+    if seen and is_plain(y) and y.is_cpu and at.is_cpu and y.dtype in NATIVE and native.available():
+        x: Tensor = _Put.apply(y, at, size, duplicates)
+    else:
+        if seen:
+            _check_places(at, size)
+        x = _scatter(y, at, size, duplicates)
+    x = x.reshape(*x.shape[:-1], *[out[a] for a in pooled])
+    return x.movedim(last, pooled)
+
+
+def _check_places(at: Tensor, size: int) -> None:
+    low, high = (int(n) for n in at.aminmax()) if at.numel() else (-1, -1)
+    if low < -1 or high >= size:
+        raise PoolRuntimeError(
+            f"indices holds {high if high >= size else low}, outside the {size} positions of the output; "
+            "give a larger output_size"
+        )
+
+
+def _last(at: Tensor, size: int) -> tuple[Tensor, Tensor]:
+    """Each value's column; and for each place, and one more that stands for nowhere, the last column there, or -1."""
+    column = torch.arange(at.shape[-1], device=at.device).expand(at.shape)
+    none = at.new_full((*at.shape[:-1], size + 1), -1)
+    return column, none.scatter_reduce(-1, torch.where(at < 0, size, at), column, "amax")
+
+
+def _scatter(y: Tensor, at: Tensor, size: int, duplicates: str) -> Any:
+    """Rows of `size`, each value at its place, in torch's own operations."""
     if duplicates == "sum":
-        x = y.new_zeros((*y.shape[:-1], size + 1)).scatter_add(-1, at, y)
+        places = torch.where(at < 0, size, at)  # a place that is cut off
+        x = y.new_zeros((*y.shape[:-1], size + 1)).scatter_add(-1, places, y)
     else:
         # which value comes last is found first: a scatter of values that meet would be anyone's guess on a GPU
-        column = torch.arange(y.shape[-1], device=y.device).expand(y.shape)
-        which = at.new_full((*y.shape[:-1], size + 1), -1).scatter_reduce(-1, at, column, "amax")
+        _, which = _last(at, size)
         x = torch.where(which < 0, 0, y.gather(-1, which.clamp(min=0))) if y.shape[-1] else y.new_zeros(which.shape)
-    x = x[..., :size].reshape(*x.shape[:-1], *[out[a] for a in pooled])
-    return x.movedim(last, pooled)
+    return x[..., :size]
+
+
+class _Put(Function):
+    """The same by the native engine's kernel. Its derivative is in torch's operations: values are taken from places."""
+
+    @staticmethod
+    def forward(ctx: Any, y: Tensor, at: Tensor, size: int, duplicates: str) -> Tensor:
+        ctx.save_for_backward(at)
+        ctx.last = duplicates == "last"
+        x = y.new_empty((*y.shape[:-1], size))
+        moved = WORDS[y.element_size()] if ctx.last else None  # what is only moved keeps its bits
+        to, values = (_rows(t if moved is None else t.view(moved)) for t in (x, y))
+        if native.unpool_into(to, values, _rows(at), duplicates) == native.OUTSIDE:
+            _check_places(at, size)
+        return x
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor) -> Any:
+        (at,) = ctx.saved_tensors
+        size = g.shape[-1]
+        places = torch.where(at < 0, size, at)
+        dy = torch.cat([g, g.new_zeros((*g.shape[:-1], 1))], -1).gather(-1, places)
+        if ctx.last:
+            column, which = _last(at, size)
+            dy = torch.where(which.gather(-1, places) == column, dy, 0)
+        return dy, None, None, None
+
+
+def _rows(t: Tensor) -> Any:
+    """A tensor's rows as an array; what is written there is the tensor's if it is dense."""
+    rows = t.detach().reshape(math.prod(t.shape[:-1]), t.shape[-1])
+    return rows.view(torch.int16).numpy().view(ml_dtypes.bfloat16) if t.dtype is torch.bfloat16 else rows.numpy()
 
 
 def check_output_size(
