@@ -308,6 +308,14 @@ def test_same_padding_is_split_with_the_odd_one_after(
         assert ndpool.AvgPool((kernel,), stride, "same").window((n,)).axes[0].margin == padding
 
 
+def test_unpadding_takes_off_each_side_what_it_has() -> None:
+    for x in (X, X.tolist()):
+        assert np.array_equal(ndpool.unpad(x, ((1, 2), (0, 3))), X[1:2, 0:3])
+        assert np.array_equal(ndpool.unpad(x, (0, 1)), X[:, 1:5])
+        assert np.array_equal(ndpool.unpad(x, ((2, 0),), axes=-1), X[:, 2:])
+        assert np.asarray(ndpool.unpad(x, ((2, 2),), axes=0)).size == 0
+
+
 def test_a_window_that_reads_nothing_has_no_length() -> None:
     """Far outside on either side the number of taps is 0, not less."""
     axis = sliding(3, 2, 1, (9, 9))
@@ -613,7 +621,8 @@ def test_levels_of_a_pass() -> None:
     assert passes._levels(2, 1, 1) == [0]
     assert passes._levels(passes.LONG, 10**6, 1) == [0] * (passes.LONG - 1)
     assert passes._levels(passes.LONG + 1, 10**6, 1) == list(range(9, -1, -1))
-    assert passes._levels(9, 1, 1) == [2, 1, 0]
+    assert passes._levels(9, 1, 1) == [0] * 8
+    assert passes._levels(10, 1, 1) == [3, 2, 1, 0]
     for longest in range(2, 70):
         levels = passes._levels(longest, 1, 1)
         assert sum(2**j for j in levels) >= longest - 1
