@@ -369,6 +369,22 @@ def test_subclasses_of_arrays_are_pooled_but_not_remembered() -> None:
     assert len(op._bound) == 1
 
 
+@pytest.mark.parametrize("dtype", ["bool", "int32", "uint8", "float32", "float64", "complex64"])
+@pytest.mark.parametrize("moved", ["bool", "int32", "float16", "float32", "float64", "complex64"])
+def test_a_tangent_is_of_the_dtype_of_its_value_and_real_where_that_moves_in_steps(dtype: str, moved: str) -> None:
+    op = ndpool.SumPool((2,)) if dtype == "complex64" else ndpool.MaxPool((2,))
+    x, fits = np.array([1, 0]).astype(dtype), moved == dtype
+    if dtype in ("bool", "int32", "uint8"):
+        fits = moved.startswith("float")
+    if fits:
+        assert op.vjp(x, np.ones(1, moved)).dtype == moved
+        assert op.jvp(x, np.ones(2, moved)).tolist() == ([2] if dtype == "complex64" else [1])
+    else:
+        for call in (lambda: op.vjp(x, np.ones(1, moved)), lambda: op.jvp(x, np.ones(2, moved))):
+            with pytest.raises(PoolTypeError, match=f"has dtype {moved}, but"):
+                call()
+
+
 # -- integers --------------------------------------------------------------------------------------------------------
 
 

@@ -7,6 +7,7 @@ import json
 import math
 import re
 from collections.abc import Callable
+from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -14,12 +15,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ndpool import Graph, GraphError, PoolError, Program
+from ndpool import Graph, GraphError, MaxPool, PoolError, Program
 from ndpool.graph import store
 from ndpool.graph.build import Var
 from ndpool.graph.check import Report, Row
 from ndpool.graph.draw import plain
-from ndpool.graph.literals import ENTRIES
+from ndpool.graph.glue import Flatten
+from ndpool.graph.literals import ENTRIES, write
+from ndpool.graph.table import OPS
 from ndpool.spec import Interval
 
 # -- building: shapes of the arguments, what is just allowed, what is not, and words of the error ---------------------
@@ -415,6 +418,39 @@ def assert_limit(allowed: str, beyond: str, words: str) -> None:
 def test_the_longest_tuple_of_a_file() -> None:
     texts = [json.dumps(pooled([1] * n)) for n in (ENTRIES, ENTRIES + 1)]
     assert_limit(*texts, r"a tuple of \d+ entries")
+
+
+def test_the_longest_tuple_that_is_written() -> None:
+    assert len(write(MaxPool((1,) * ENTRIES))["params"]["kernel_size"]) == ENTRIES
+    with pytest.raises(GraphError, match="short tuples"):
+        write(MaxPool((1,) * (ENTRIES + 1)))
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+def test_the_largest_number_that_is_written(sign: int) -> None:
+    assert write(Flatten(sign * (2**63 - 1)))["params"] == {"start": sign * (2**63 - 1)}
+    with pytest.raises(GraphError, match="a file holds 64-bit ints"):
+        write(Count(sign * 2**63))
+
+
+@dataclass(frozen=True)
+class Count:
+    """An op of the user's own."""
+
+    n: int
+
+    name = "count"
+
+    def out_shape(self, shape: Any) -> Any:
+        return shape
+
+    def forward(self, x: Any) -> Any:
+        return x
+
+
+@pytest.fixture(autouse=True)
+def _registered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(OPS, "count", Count)
 
 
 @pytest.mark.parametrize("sign", [1, -1])
