@@ -7,13 +7,14 @@ are exact, for sums they agree within the type's tolerance.
 from __future__ import annotations
 
 from collections.abc import Callable
-from itertools import permutations
+from itertools import permutations, product
 from typing import Any
 
 import numpy as np
 import pytest
 
-from ndpool.engines import native, portable
+import ndpool
+from ndpool.engines import native, portable, reference
 from ndpool.spec import SUM, Axis, Law, Window, adaptive, each, lp, maximum, mean, minimum, sliding, smooth_max, whole
 
 from . import cases
@@ -216,6 +217,64 @@ def test_more_kinds_of_rows_than_are_told_apart(kernel: int, rank: int) -> None:
             tall = slide(3 * kernel + 2, kernel, strides, padding)
             agree(Window((each(2), *outer, tall, inner)), MAX, note=(strides, padding))
             agree(Window((*outer, tall, inner, each(3))), MAX, note=(strides, padding, "lanes"))
+
+
+# -- axes --------------------------------------------------------------------------------------------------------------
+
+
+NEARLY_WHOLE: dict[str, Axis] = {
+    "whole": whole(4),
+    "one window": slide(4, 4),
+    "zeros around": sliding(4, 6, 1, (1, 1)),
+    "zeros after": sliding(4, 5, 1, (0, 1)),
+    "nothing around": slide(4, 6, 1, (1, 1)),
+    "the ends alone": slide(4, 2, 1, (0, 0), 3),
+    "all but the last": slide(5, 4, 2),
+    "two windows": slide(4, 3),
+    "a window of one": slide(1, 1, 2),
+    "each": each(3),
+}
+
+
+@pytest.mark.parametrize(
+    ("first", "second"), [pair for pair in product(NEARLY_WHOLE, repeat=2) if set(pair) != {"each"}]
+)
+def test_axes_pooled_whole_or_nearly_are_not_taken_for_one_another(first: str, second: str) -> None:
+    """Neighbours that are pooled whole are walked as one; those that only look like it are not."""
+    window = Window((each(2), NEARLY_WHOLE[first], NEARLY_WHOLE[second]))
+    x = np.random.default_rng(3).integers(-3, 4, window.shape).astype(np.float32)
+    for law in (MEAN, SUM, SMOOTH, NORM, MAX, maximum("last")):
+        if law.name == "max" and any(any(axis.margin) for axis in window.axes):
+            continue
+        got, want = native.forward(window, law, x), reference.forward(window, law, x)
+        assert_close(got, want, law.name)
+        dy = np.arange(1, want.size + 1, dtype=np.float32).reshape(want.shape)
+        assert_close(native.linearize(window, law, x).vjp(dy), reference.linearize(window, law, x).vjp(dy), law.name)
+        if law.name == "max":
+            for axes in ((1, 2), (0, 1, 2), (0, 2), (2,)):
+                got, want = (run.winners(window, law, x, axes)[1] for run in (native, reference))
+                assert_exact(got, want, axes)
+
+
+@pytest.mark.parametrize("rank", [native.MOST_AXES - 1, native.MOST_AXES, native.MOST_AXES + 1, native.MOST_AXES + 3])
+def test_as_many_axes_as_a_plan_holds_and_more(rank: int) -> None:
+    x = np.arange(8.0).reshape((2,) + (1,) * (rank - 3) + (2, 2))
+    op = ndpool.MaxPool((2, 1), axes=(0, -1))
+    assert native.supports(op.window(x.shape), op.law, x) == (rank <= native.MOST_AXES)
+    assert op(x).reshape(-1).tolist() == [4, 5, 6, 7]
+    assert op.vjp(x, op(x)).reshape(-1).tolist() == [0, 0, 0, 0, 4, 5, 6, 7]
+
+
+def test_results_from_a_size_on_lie_in_memory_that_is_kept() -> None:
+    ndpool.set_kept_memory(0)
+    ndpool.set_kept_memory(256 << 20)
+    for n, kept in ((native.LARGE // 8 - 1, False), (native.LARGE // 8, True)):
+        y = ndpool.max_pool(np.zeros(2 * n), (2,))
+        assert y.size == n
+        del y
+        assert (ndpool.kept_memory() > 0) == kept
+        ndpool.set_kept_memory(0)
+        ndpool.set_kept_memory(256 << 20)
 
 
 # -- order and signs ---------------------------------------------------------------------------------------------------

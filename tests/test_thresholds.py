@@ -352,6 +352,33 @@ def test_arrays_of_one_shape_that_lie_otherwise_are_not_taken_for_one_another() 
         assert np.array_equal(op(a), np.maximum(a[::2], a[1::2]))
 
 
+def test_places_are_numbered_in_the_order_of_the_axes_whatever_order_they_are_named_in() -> None:
+    x = np.random.default_rng(0).permutation(60).reshape(3, 4, 5)
+    for axes in ((0, 2), (2, 0), (-1, 0), (0, -1)):
+        op = ndpool.MaxPool((2, 2), axes=axes, return_indices=True)
+        assert op.pooled_axes(3) == (0, 2)
+        y, places = op(x)
+        assert np.array_equal(x.transpose(1, 0, 2).reshape(4, 15)[np.arange(4)[None, :, None], places], y)
+        assert places.tolist() == op(x.tolist())[1]
+
+
+def test_a_place_of_nothing_stays_nothing_beside_axes_that_no_window_joins() -> None:
+    for ties in ("first", "last", "all", "split"):
+        op = ndpool.MaxPool((1, 2), 1, ((0, 0), (3, 3)), return_indices=True, ties=ties)
+        x = np.array([[5.0, 5.0, 1.0], [0.0, 2.0, 2.0]])
+        y, places = op(x)
+        assert (y.tolist(), places.tolist()) == op(x.tolist())
+        assert places[:, [0, 1, -2, -1]].tolist() == [[-1] * 4] * 2
+        assert places.max() == 5
+
+
+def test_an_axis_whose_size_is_kept_may_be_empty() -> None:
+    op = ndpool.AdaptiveMaxPool((None, 2))
+    assert op(np.zeros((0, 4))).shape == (0, 2)
+    assert op(np.ones((3, 4))).shape == (3, 2)
+    assert op.window((3, 4)).axes[0] == each(3)
+
+
 def test_a_scalar_of_numpy_is_an_array_without_axes() -> None:
     assert ndpool.GlobalMaxPool()(np.float32(3)).dtype == np.float32
     assert ndpool.GlobalSumPool(keepdims=False)(np.float64(2.5)) == 2.5

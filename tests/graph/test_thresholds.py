@@ -276,6 +276,21 @@ def test_a_batch_of_none_runs_in_every_mode() -> None:
         program.batched(-1)
 
 
+def test_a_batch_is_each_sample_by_itself_wherever_axes_are_counted_from() -> None:
+    rng = np.random.default_rng(0)
+    g = Graph()
+    x, row = g.input((4, 3, 6), "x"), g.input((6,), "row")
+    pooled = g.max_pool(x, (2, 3), axes=(0, 2))
+    values = (pooled, g.sum(x, 0), g.mean(x, (1, -1)), g.concat(x, x, 2), x + row, row * x, g.flatten(x, 1))
+    program = g.build(list(values))
+    xs, rows = rng.normal(size=(2, 4, 3, 6)), rng.normal(size=(2, 6))
+    for many, got in ((rows, program.batched(2)(xs, rows)), (None, program.batched(2, ("x",))(xs, rows[0]))):
+        for i in range(2):
+            want = program(xs[i], rows[0] if many is None else rows[i])
+            for a, b in zip(got, want, strict=True):
+                np.testing.assert_allclose(a[i], b)
+
+
 def test_composed_programs_fit_one_another() -> None:
     one, both = two(lambda a, b: a + b), two(lambda a, b: a * b)
     g = Graph()
