@@ -265,3 +265,8 @@ def test_a_window_is_outlined_from_its_first_to_its_last_tap():
         if rect.get("stroke-width") == "2" and int(rect.attrib["width"]) > 24
     ]
     assert int(outline.attrib["width"]) == 5 * 24
+
+
+def test_an_op_that_fits_no_array_has_no_picture():
+    assert ndpool.MaxPool(2**62)._repr_svg_() is None
+    assert ndpool.MaxPool(2)._repr_svg_().startswith("<svg")

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -453,6 +453,7 @@ class Count:
     """An op of the user's own."""
 
     n: int
+    rule: Literal[1, "one"] = 1
 
     name = "count"
 
@@ -499,6 +500,15 @@ def test_the_elements_of_a_file() -> None:
     inputs = [constant(op="input", params={}, name="x", shape=[n]) for n in (store.ELEMENTS, store.ELEMENTS + 1)]
     assert_limit(*inputs, words)
     assert_limit(constant(shape=[store.CONSTANTS]), constant(shape=[store.CONSTANTS + 1]), words)
+
+
+@pytest.mark.parametrize(
+    ("rule", "fits"), [(1, True), ("one", True), (True, False), (1.0, False), ("two", False), (2, False)]
+)
+def test_a_literal_is_of_the_type_it_is_written_in(rule: Any, fits: bool) -> None:
+    text = pooled(2)
+    text["nodes"][1] |= {"op": "count", "params": {"n": 3, "rule": rule}, "shape": [4, 4]}
+    assert (said(json.dumps(text)) == "") == fits
 
 
 def test_the_nodes_of_a_file(monkeypatch: pytest.MonkeyPatch) -> None:
