@@ -334,6 +334,26 @@ def test_a_derivative_with_one_winner_is_the_cotangent_itself() -> None:
     assert ndpool.MaxPool((2,), ties="split").vjp([Fraction(3), Fraction(3)], [7]) == [3.5, 3.5]
 
 
+@pytest.mark.parametrize(
+    ("p", "x", "want"),
+    [
+        (1, [math.inf, -2.0, 0.0], [1, -1, 0]),
+        (1, [-math.inf, math.inf, 3.0], [-1, 1, 1]),
+        (2, [math.inf, -2.0, 0.0], [1, 0, 0]),
+        (3, [math.inf, -math.inf, 1.0], [2 ** (-2 / 3), -(2 ** (-2 / 3)), 0]),
+        (4, [math.inf, math.inf, math.inf], [3 ** (-3 / 4)] * 3),
+    ],
+)
+def test_infinite_taps_share_the_derivative_of_a_norm(p: float, x: list[float], want: list[float]) -> None:
+    """Of p = 1 every tap has its sign; of any other p finite taps have nothing beside infinite ones."""
+    op = ndpool.LpPool(p, (3,))
+    assert op.vjp(x, [1.0]) == pytest.approx(want)
+    assert op.vjp(np.array(x), np.ones(1)).tolist() == pytest.approx(want)
+    with np.errstate(all="ignore"):
+        got = portable.linearize(np, Window((whole(3),)), op.law, np.array(x)).vjp(np.ones(1))
+    assert got.tolist() == pytest.approx(want)
+
+
 def test_a_record_remembers_so_many_signatures() -> None:
     from ndpool.op import REMEMBERED
 
@@ -350,6 +370,9 @@ def test_arrays_of_one_shape_that_lie_otherwise_are_not_taken_for_one_another() 
     x = np.arange(36.0).reshape(6, 6)
     for a in (x, x.T, x[::-1], x[:, ::-1], np.asfortranarray(x)):
         assert np.array_equal(op(a), np.maximum(a[::2], a[1::2]))
+    whole_plane, y = ndpool.GlobalSumPool(keepdims=False), np.arange(96.0).reshape(2, 6, 8)
+    for a in (y[:, :3, :4], y[:, ::2, ::2], y[:, 3:, 4:], np.ascontiguousarray(y[:, 1:4, 1:5]), y[::-1, 2::-1, :4]):
+        assert np.array_equal(whole_plane(a), a.sum((1, 2)))
 
 
 def test_places_are_numbered_in_the_order_of_the_axes_whatever_order_they_are_named_in() -> None:

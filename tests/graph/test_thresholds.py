@@ -441,6 +441,34 @@ def test_the_longest_tuple_that_is_written() -> None:
         write(MaxPool((1,) * (ENTRIES + 1)))
 
 
+PRODUCTS = [
+    ((3,), (3,)),
+    ((2, 3), (3,)),
+    ((3,), (3, 2)),
+    ((2, 3), (3, 2)),
+    ((4, 2, 3), (3, 2)),
+    ((2, 3), (4, 3, 2)),
+    ((4, 2, 3), (4, 3, 2)),
+    ((4, 2, 3), (3,)),
+    ((3,), (4, 3, 2)),
+]
+
+
+@pytest.mark.parametrize("shapes", PRODUCTS, ids=str)
+@pytest.mark.parametrize("inputs", [("a",), ("b",), ("a", "b")], ids=str)
+def test_a_batch_of_products_is_each_product_by_itself(shapes: Shapes, inputs: tuple[str, ...]) -> None:
+    """Of either argument or both, whatever their numbers of axes; as many samples as the first axis has elements."""
+    rng = np.random.default_rng(0)
+    g = Graph()
+    program = g.build(g.matmul(*(g.input(shape, name) for shape, name in zip(shapes, "ab", strict=True))))
+    for n in (2, shapes[0][0]):
+        xs = [rng.normal(size=(n,) * (name in inputs) + shape) for shape, name in zip(shapes, "ab", strict=True)]
+        got = program.batched(n, inputs)(*xs)
+        for i in range(n):
+            want = program(*(x[i] if name in inputs else x for x, name in zip(xs, "ab", strict=True)))
+            np.testing.assert_allclose(got[i], want)
+
+
 @pytest.mark.parametrize("sign", [1, -1])
 def test_the_largest_number_that_is_written(sign: int) -> None:
     assert write(Flatten(sign * (2**63 - 1)))["params"] == {"start": sign * (2**63 - 1)}
@@ -454,6 +482,7 @@ class Count:
 
     n: int
     rule: Literal[1, "one"] = 1
+    pair: tuple[int, int] = (0, 0)
 
     name = "count"
 
@@ -508,6 +537,13 @@ def test_the_elements_of_a_file() -> None:
 def test_a_literal_is_of_the_type_it_is_written_in(rule: Any, fits: bool) -> None:
     text = pooled(2)
     text["nodes"][1] |= {"op": "count", "params": {"n": 3, "rule": rule}, "shape": [4, 4]}
+    assert (said(json.dumps(text)) == "") == fits
+
+
+@pytest.mark.parametrize(("pair", "fits"), [([1, 2], True), ([1], False), ([1, 2, 3], False), ([1, 2.0], False)])
+def test_a_tuple_is_as_long_as_it_is_declared(pair: Any, fits: bool) -> None:
+    text = pooled(2)
+    text["nodes"][1] |= {"op": "count", "params": {"n": 3, "pair": pair}, "shape": [4, 4]}
     assert (said(json.dumps(text)) == "") == fits
 
 

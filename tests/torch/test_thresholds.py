@@ -117,6 +117,11 @@ RULES: dict[str, Rule] = {
         lambda: N.max_unpool2d(Y, AT, 2, output_size=(4, 6)),
         r"has 6 on axis -1; use 3 to 5",
     ),
+    "an output of the stride of its own axis": (
+        lambda: N.max_unpool2d(Y, AT, 2, (4, 2), output_size=(9, 5)),
+        lambda: N.max_unpool2d(Y, AT, 2, (4, 2), output_size=(9, 6)),
+        r"has 6 on axis -1; use 3 to 5",
+    ),
     "an exact divisor": (
         lambda: N.avg_pool2d(X.long(), 2, divisor_override=2**31 - 1),
         lambda: N.avg_pool2d(X.long(), 2, divisor_override=2**31),
@@ -215,6 +220,17 @@ def test_only_even_norms_without_ceil_mode_are_converted(norm: float, ceil_mode:
             if norm in (2, 4)
             else "torch sums x^p, and for this p that is not |x|^p"
         )
+
+
+def test_what_is_converted_is_neither_converted_again_nor_left() -> None:
+    class Own(torch.nn.MaxPool2d):
+        """A module of the user's."""
+
+    model = torch.nn.Sequential(torch.nn.MaxPool2d(2), Own(2), torch.nn.FractionalMaxPool2d(2, 3), torch.nn.ReLU())
+    first, again = ndpool.torch.convert(model), ndpool.torch.convert(model)
+    assert [name for name, _ in first.replaced] == ["0"]
+    assert [name for name, _, _ in first.left] == [name for name, _, _ in again.left] == ["1", "2"]
+    assert again.replaced == ()
 
 
 @pytest.mark.parametrize("norm", [2, 2.5, 3])
