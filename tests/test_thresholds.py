@@ -647,6 +647,21 @@ def test_the_kinds_of_arrays_that_are_no_arrays() -> None:
             ndpool.max_pool(x, (1,))
 
 
+@pytest.mark.parametrize(
+    ("x", "words"),
+    [
+        ([[1], [2, 3]], "ragged nested list"),
+        ([1, [2]], "ragged nested list"),
+        ([[[1]], [[2], [3]]], "ragged nested list"),
+        ([np.ones(2), np.ones(2)], "a list of arrays"),
+    ],
+)
+def test_lists_that_are_no_arrays(x: Any, words: str) -> None:
+    for call in (lambda: ndpool.max_pool(x, (1,)), lambda: ndpool.unpad(x, 0)):
+        with pytest.raises(PoolError, match=words):
+            call()
+
+
 @pytest.mark.parametrize("op", [ndpool.SmoothMaxPool((2,)), ndpool.LpPool(2, (2,))], ids=["smooth max", "lp"])
 def test_laws_of_real_numbers_take_no_others(op: ndpool.Op) -> None:
     for dtype in ("int64", "uint8", "bool", "complex64"):

@@ -242,6 +242,16 @@ def test_patched_norms_are_those_of_torch(norm: float, ceil_mode: bool) -> None:
         torch.testing.assert_close(F.lp_pool2d(z, norm, 4, 3, ceil_mode), want, equal_nan=True)
 
 
+def test_patched_functions_give_indices_and_leave_other_layouts_to_torch() -> None:
+    want = F.max_pool2d_with_indices(X, 2)
+    dense = X.to_mkldnn() if torch.backends.mkldnn.is_available() else X
+    other = F.avg_pool2d(dense, 2)
+    with ndpool.torch.patched():
+        for got in (F.max_pool2d_with_indices(X, 2), F.max_pool2d(X, 2, return_indices=True)):
+            assert all(map(torch.equal, got, want))
+        assert F.avg_pool2d(dense, 2).layout is other.layout
+
+
 # -- which tap won, where its number grows -----------------------------------------------------------------------------
 
 
