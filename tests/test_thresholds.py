@@ -521,6 +521,23 @@ def test_the_largest_divisor_of_an_exact_mean() -> None:
     assert ndpool.AvgPool((4,), divisor_override=2**31)(x / 2**31).tolist() == [(2**31 - 1) / 2**62]
 
 
+@pytest.mark.parametrize(("places", "named"), [([-2, 0], -2), ([0, 4], 4), ([-3, 5], 5), ([-1, 4], 4)])
+def test_the_place_that_is_named_is_one_that_is_outside(places: list[int], named: int) -> None:
+    with pytest.raises(PoolError, match=f"indices holds {named}, outside the 4 positions"):
+        ndpool.max_unpool(np.array([1.0, 2.0]), np.array(places), (2,))
+
+
+def test_places_are_whole_numbers() -> None:
+    for dtype in ("int8", "uint64"):
+        assert ndpool.max_unpool(np.array([1.0]), np.array([1], dtype), (2,)).tolist() == [0, 1]
+    for dtype in ("float64", "bool", "complex64"):
+        with pytest.raises(PoolTypeError, match=f"indices has dtype {dtype}"):
+            ndpool.max_unpool(np.array([1.0]), np.array([1], dtype), (2,))
+    for y, places in ((np.ones(1), [1]), ([1.0], np.ones(1, int))):
+        with pytest.raises(PoolTypeError, match="y and indices are of different kinds"):
+            ndpool.max_unpool(y, places, (2,))
+
+
 @pytest.mark.parametrize("dtype", INTEGERS, ids=str)
 def test_values_that_meet_fit_their_type_on_both_sides(dtype: np.dtype) -> None:
     """What unpooling adds up; 64-bit sums are made in 64 bits, so only shorter ones are told apart there."""

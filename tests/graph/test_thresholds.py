@@ -282,13 +282,16 @@ def test_a_batch_is_each_sample_by_itself_wherever_axes_are_counted_from() -> No
     x, row = g.input((4, 3, 6), "x"), g.input((6,), "row")
     pooled = g.max_pool(x, (2, 3), axes=(0, 2))
     values = (pooled, g.sum(x, 0), g.mean(x, (1, -1)), g.concat(x, x, 2), x + row, row * x, g.flatten(x, 1))
-    program = g.build(list(values))
+    program = g.build([*values, g.reshape(x, (9, -1), keep=1), g.reshape(x, (-1, 2))])
     xs, rows = rng.normal(size=(2, 4, 3, 6)), rng.normal(size=(2, 6))
     for many, got in ((rows, program.batched(2)(xs, rows)), (None, program.batched(2, ("x",))(xs, rows[0]))):
         for i in range(2):
             want = program(xs[i], rows[0] if many is None else rows[i])
             for a, b in zip(got, want, strict=True):
                 np.testing.assert_allclose(a[i], b)
+    twice = program.batched(2).batched(1)(xs[None], rows[None])
+    for a, b in zip(twice, program.batched(2)(xs, rows), strict=True):
+        np.testing.assert_allclose(a[0], b)
 
 
 def test_composed_programs_fit_one_another() -> None:
