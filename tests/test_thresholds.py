@@ -527,6 +527,11 @@ def test_the_place_that_is_named_is_one_that_is_outside(places: list[int], named
         ndpool.max_unpool(np.array([1.0, 2.0]), np.array(places), (2,))
 
 
+def test_arrays_of_objects_are_put_back_as_lists() -> None:
+    with pytest.raises(PoolTypeError, match=r"y has dtype object, but .* pass y.tolist\(\)"):
+        ndpool.max_unpool(np.array([Fraction(1)], dtype=object), np.array([0]), (2,))
+
+
 def test_places_are_whole_numbers() -> None:
     for dtype in ("int8", "uint64"):
         assert ndpool.max_unpool(np.array([1.0]), np.array([1], dtype), (2,)).tolist() == [0, 1]

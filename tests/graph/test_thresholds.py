@@ -294,6 +294,18 @@ def test_a_batch_is_each_sample_by_itself_wherever_axes_are_counted_from() -> No
         np.testing.assert_allclose(a[0], b)
 
 
+@pytest.mark.parametrize("inputs", [("x",), ("w",), ("x", "w")], ids=str)
+def test_a_batch_of_convolutions_is_each_by_itself(inputs: tuple[str, ...]) -> None:
+    rng = np.random.default_rng(1)
+    g = Graph()
+    shapes = {"x": (2, 7), "w": (4, 1, 3)}
+    program = g.build(g.conv(*(g.input(shape, name) for name, shape in shapes.items()), 2, ((1, 0),), 1, 2))
+    xs = {name: rng.normal(size=(3,) * (name in inputs) + shape) for name, shape in shapes.items()}
+    got = program.batched(3, inputs)(**xs)
+    for i in range(3):
+        np.testing.assert_allclose(got[i], program(**{n: x[i] if n in inputs else x for n, x in xs.items()}))
+
+
 def test_composed_programs_fit_one_another() -> None:
     one, both = two(lambda a, b: a + b), two(lambda a, b: a * b)
     g = Graph()

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 import operator
+from decimal import Decimal
+from fractions import Fraction
 
 import pytest
 
 from ndpool import MaxPool, MinPool, SmoothMaxPool
 from ndpool.spec import Interval, Window, forward, lp, maximum, vjp, whole
-from ndpool.spec.scalar import part, sign, undecided
+from ndpool.spec.scalar import part, power, root, sign, undecided
 
 from .strategies import pool
 
@@ -158,6 +160,17 @@ def test_a_share_of_an_infinite_cotangent_is_no_nan(op, dy, share):
 
 
 # -- laws
+
+
+@pytest.mark.parametrize("x", [Interval(0, 1), Fraction(1, 3), Decimal("0.1"), 0.1], ids=str)
+def test_the_first_power_and_root_are_the_number_itself(x):
+    """Not rounded, and of no other kind."""
+    assert power(x, 1) is x
+    assert root(x, 1) is x
+
+
+def test_a_norm_of_1_is_exact():
+    assert pool(lp(1), [Fraction(1, 3), Fraction(-1, 3)]) == Fraction(2, 3)
 
 
 def test_equal_points_are_decided_and_equal_intervals_are_not():

@@ -271,16 +271,23 @@ def test_winners_where_their_number_takes_more_bytes(way: str, taps: int, where:
     assert z.grad[0, place] == sum(reads)
 
 
-@pytest.mark.parametrize("taps", [256, 257, 65536, 65537])
-@pytest.mark.parametrize(
-    "record", ["MaxPool(kernel_size={0}, stride=1, axes=(-1,))", "AdaptiveMaxPool(output_size=2, axes=(-1,))"]
-)
-def test_fake_residuals_are_as_wide_as_real_ones(taps: int, record: str) -> None:
+@pytest.mark.parametrize("taps", [255, 256, 257, 65535, 65536, 65537])
+def test_fake_residuals_are_as_wide_as_real_ones(taps: int) -> None:
+    """Of windows, and of bins, of which the longest may have one tap more than the mean."""
     if not native.available():
         pytest.skip(f"the native engine is not in use: {native.reason()}")
-    for n in (taps + 1,) if "{0}" in record else (2 * taps - 2, 2 * taps - 1, 2 * taps, 2 * taps + 1):
-        arguments = torch.zeros(1, n), record.format(taps)
+    cases = [(f"MaxPool(kernel_size={taps}, stride=1, axes=(-1,))", taps + 1)]
+    cases += [(f"AdaptiveMaxPool(output_size={b}, axes=(-1,))", b * taps + d) for b in (2, 3) for d in (-2, -1, 0, 1)]
+    for record, n in cases:
+        arguments = torch.zeros(1, n), record
         torch.library.opcheck(torch.ops.ndpool.winners.default, arguments, test_utils="test_faketensor")
+
+
+def test_a_tensor_beta_keeps_axes_or_drops_them() -> None:
+    for keeps, shape in ((True, (1, 2, 1, 1)), (False, (1, 2))):
+        got = N.global_smooth_max_pool(X, beta=torch.tensor(2.0), keepdims=keeps)
+        assert got.shape == shape
+        torch.testing.assert_close(got, N.global_smooth_max_pool(X, beta=2.0, keepdims=keeps))
 
 
 @pytest.mark.parametrize("outputs", [4095, 4096, 4097])
