@@ -14,7 +14,7 @@ import pytest
 import ndpool
 from ndpool import PoolError, PoolTypeError
 from ndpool.engines import native, passes, portable, reference
-from ndpool.spec import SUM, Axis, Window, adaptive, each, maximum, mean, sliding, whole
+from ndpool.spec import SUM, Axis, Dual, Window, adaptive, each, maximum, mean, sliding, whole
 
 from .cases import INTEGERS, assert_exact
 
@@ -331,6 +331,8 @@ def test_a_derivative_with_one_winner_is_the_cotangent_itself() -> None:
     for ties in ("first", "last", "all"):
         (dx,) = ndpool.MaxPool((1,), ties=ties).vjp([3], [7])
         assert (type(dx), dx) == (int, 7)
+        (y,) = ndpool.MaxPool((2,), ties=ties)([Dual(3, 7), Dual(2, 5)])
+        assert (type(y.tangent), y.tangent) == (int, 7)
     assert ndpool.MaxPool((2,), ties="split").vjp([Fraction(3), Fraction(3)], [7]) == [3.5, 3.5]
 
 
@@ -658,6 +660,54 @@ def test_uneven_margins_are_cut_off_where_they_were_put_on() -> None:
         dy = np.arange(1.0, window.out_shape[0] + 1)
         np.testing.assert_allclose(got.y, want.y)
         np.testing.assert_allclose(got.vjp(dy), want.vjp(dy))
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("beta", [1000.0, -1000.0, 1e-3, -1e-3])
+def test_a_smooth_max_overflows_for_no_beta(engine: str, beta: float) -> None:
+    """Each term is relative to the largest: the largest tap, or the smallest where beta is below 0."""
+    x = np.array([-1e4, 1e4, 0.0, 1e4, -1e4])
+    extreme = max if beta > 0 else min
+    y = ENGINES[engine](Window((whole(5),)), ndpool.spec.smooth_max(beta), x).item()
+    spread = math.log(sum(math.exp(beta * (v - extreme(x))) for v in x)) / beta
+    assert y == pytest.approx(extreme(x) + spread, rel=1e-12)
+
+
+LINEARIZED: dict[str, Callable[..., Any]] = {
+    "portable": lambda window, law, x: portable.linearize(np, window, law, x),
+    "reference": reference.linearize,
+    "native": (native if native.available() else reference).linearize,
+}
+
+
+@pytest.mark.parametrize("engine", LINEARIZED)
+@pytest.mark.parametrize(
+    ("x", "y", "shares"),
+    [
+        ([math.inf, 1.0], math.inf, [1, 0]),
+        ([math.inf, math.inf], math.inf, [0.5, 0.5]),
+        ([-math.inf, 1.0], 1.0, [0, 1]),
+        ([-math.inf, -math.inf], -math.inf, [0.5, 0.5]),
+        ([-math.inf, math.inf], math.inf, [0, 1]),
+    ],
+)
+def test_infinite_taps_of_a_smooth_max_share_alike(engine: str, x: list[float], y: float, shares: list[float]) -> None:
+    with np.errstate(all="ignore"):
+        at = LINEARIZED[engine](Window((whole(2),)), ndpool.spec.smooth_max(2.0), np.array(x))
+        below = LINEARIZED[engine](Window((whole(2),)), ndpool.spec.smooth_max(-2.0), -np.array(x))
+        assert (at.y.tolist(), below.y.tolist()) == (pytest.approx([y]), pytest.approx([-y]))
+        assert at.vjp(np.ones(1)).tolist() == below.vjp(np.ones(1)).tolist() == pytest.approx(shares)
+
+
+@pytest.mark.parametrize("engine", LINEARIZED)
+@pytest.mark.parametrize("p", [1, 1.5, 2, 3])
+def test_a_norm_of_zeros_is_zero_and_has_no_slope(engine: str, p: float) -> None:
+    window = Window((each(2), whole(2)))
+    with np.errstate(all="ignore"):
+        at = LINEARIZED[engine](window, ndpool.spec.lp(p), np.array([[0.0, -0.0], [3.0, 0.0]]))
+        assert at.y.tolist() == pytest.approx(np.array([[0], [3]]))
+        assert at.vjp(np.ones((2, 1))).tolist() == [[0, 0], [1, 0]]
+        assert at.jvp(np.ones((2, 2))).tolist() == [[0], [1]]
 
 
 # -- choosing an engine ----------------------------------------------------------------------------------------------

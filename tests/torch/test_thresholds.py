@@ -303,6 +303,23 @@ def test_small_tensors_and_others_are_pooled_alike(outputs: int) -> None:
             assert torch.equal(torch.autograd.grad(y, part, g)[0], torch.autograd.grad(want, part, g)[0])
 
 
+@pytest.mark.parametrize("name", ["max_pool2d", "avg_pool2d"])
+def test_gradients_may_lie_anywhere(name: str) -> None:
+    """Those of small tensors, too, which are read by address."""
+    z = X.clone().requires_grad_()
+    y = getattr(N, name)(z, 2)
+    g = torch.arange(18.0).reshape(1, 2, 3, 3)
+    for laid in (
+        g.transpose(2, 3),
+        g.flip(3)[..., ::1],
+        torch.ones(()).expand(y.shape),
+        g.repeat(1, 1, 1, 2)[..., ::2],
+    ):
+        got, want = (torch.autograd.grad(y, z, a, retain_graph=True)[0] for a in (laid, laid.contiguous()))
+        assert torch.equal(got, want)
+        torch.testing.assert_close(got, torch.autograd.grad(getattr(F, name)(z, 2), z, laid)[0])
+
+
 # -- where results lie ------------------------------------------------------------------------------------------------
 
 LAID: dict[str, Tensor] = {
