@@ -775,7 +775,8 @@ def test_levels_of_a_pass() -> None:
     assert passes._levels(passes.LONG, 10**6, 1) == [0] * (passes.LONG - 1)
     assert passes._levels(passes.LONG + 1, 10**6, 1) == list(range(9, -1, -1))
     assert passes._levels(9, 1, 1) == [0] * 8
-    assert passes._levels(10, 1, 1) == [3, 2, 1, 0]
+    assert passes._levels(10, 1, 1) == passes._levels(16, 1, 1) == [3, 2, 1, 0]
+    assert passes._levels(17, 1, 1) == [4, 3, 2, 1, 0]
     for longest in range(2, 70):
         levels = passes._levels(longest, 1, 1)
         assert sum(2**j for j in levels) >= longest - 1

@@ -8,6 +8,7 @@ import math
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from decimal import Decimal
 from fractions import Fraction
 from pathlib import Path
 from typing import Any, Literal
@@ -164,6 +165,46 @@ def test_a_zero_cotangent_has_the_dtype_of_its_own_input(dtypes: tuple[str, str]
         for got in (program.vjp(xs, xs[i]), program.linearize(xs).vjp(xs[i])):
             assert tuple(g.dtype.name for g in got) == dtypes
             assert [g.tolist() for g in got] == [[2, 2] if j == i else [0, 0] for j in range(2)]
+
+
+@pytest.mark.parametrize(
+    ("dtypes", "want"),
+    [
+        (("float32", "float64"), "float64"),
+        (("float64", "float32"), "float64"),
+        (("float16", "float32"), "float32"),
+        (("float32", "int64"), "float32"),
+        (("int64", "float32"), "float32"),
+    ],
+)
+def test_a_constant_is_of_the_dtype_that_it_meets(dtypes: tuple[str, str], want: str) -> None:
+    """Of the wider of two, real before whole; of the one that it meets alone; of the widest input if it meets none."""
+    xs = tuple(np.full(2, 2, d) for d in dtypes)
+    g = Graph()
+    a, b = g.input((2,), "a"), g.input((2,), "b")
+    both, of_a, of_b, free = g.build([(a * b) * 3, a * 3, b * 3, g.const(3.0) * 1, a, b])(*xs)[:4]
+    assert (both.dtype, both.tolist()) == (np.result_type(*dtypes), [12, 12])
+    for x, y in zip(xs, (of_a, of_b), strict=True):
+        assert y.dtype == (x.dtype if x.dtype.kind == "f" else np.float64)
+    assert free.dtype == want
+
+
+@pytest.mark.parametrize("kind", [Fraction, Decimal])
+def test_whole_numbers_beside_others_become_numbers_of_their_kind(kind: Any) -> None:
+    got = two(lambda a, b: a / b)([1, kind(1)], [4, kind(4)])
+    assert got == [kind(1) / 4] * 2
+    assert {type(y) for y in got} == {kind}
+
+
+def test_constants_that_are_no_rationals_stay_as_they_are() -> None:
+    g = Graph()
+    x = g.input((2,))
+    values = [g.const([math.inf, 0.5]), g.const([True, False]), x + g.const([math.inf, 0.5])]
+    infinite, true, summed = g.build(values)([Fraction(1), Fraction(2)])
+    assert infinite == [math.inf, Fraction(1, 2)]
+    assert true == [True, False]
+    assert {type(v) for v in true} == {bool}
+    assert summed == [math.inf, Fraction(5, 2)]
 
 
 def test_inputs_are_named_each_once() -> None:

@@ -131,6 +131,18 @@ def test_results_are_rounded_outwards_on_both_sides(operation):
     assert got.lo < point < got.hi
 
 
+def test_functions_of_the_library_are_widened_by_two_steps():
+    """They may err by more than half a unit in the last place."""
+    got = Interval(1, 2).monotone(lambda x: x)
+    assert (got.lo, got.hi) == (math.nextafter(math.nextafter(1, 0), 0), math.nextafter(math.nextafter(2, 3), 3))
+    assert Interval(1, 2).monotone(lambda x: x, floor=1).lo == 1
+
+
+def test_the_sign_of_nan_is_nan():
+    assert math.isnan(sign(math.nan))
+    assert [sign(x) for x in (-2.0, -0.0, 0.0, 3)] == [-1, 0, 0, 1]
+
+
 # -- shares
 
 
