@@ -178,6 +178,17 @@ def test_show_of_a_window_without_taps(capsys):
     assert "  axis 0: none\n" in capsys.readouterr().out
 
 
+def test_show_lists_twelve_positions_and_leaves_out_the_middle_of_more(capsys):
+    for n, listed in ((12, ", ".join(map(str, range(12)))), (13, "0, 1, 2, ..., 11, 12")):
+        assert cli.main(["show", f"MaxPool(({n},))", "--shape", str(n)]) == 0
+        assert f"  axis 0: {listed}\n" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("rank", [1, 2, 3])
+def test_show_takes_every_rank_in_a_name(rank):
+    assert cli.record(f"MinPool{rank}d(2)") == ndpool.MinPool(2, axes=tuple(range(-rank, 0)))
+
+
 def test_show_takes_the_names_that_fingers_know():
     assert cli.record("ndpool.MaxPool2d(3, stride=2)") == ndpool.MaxPool(3, stride=2, axes=(-2, -1))
     assert cli.record(" AdaptiveAvgPool((None, 4)) ") == ndpool.AdaptiveAvgPool((None, 4))

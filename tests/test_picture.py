@@ -180,3 +180,93 @@ def test_no_output_is_an_error():
 def test_an_op_without_an_example_is_an_error():
     with pytest.raises(PoolError, match="names an axis twice"):
         window_svg(ndpool.MaxPool(3, axes=(0, 0)))
+
+
+# -- limits, on both sides
+
+
+@pytest.mark.parametrize(
+    ("op", "shape"),
+    [
+        (ndpool.MaxPool((4,), 15), (64,)),  # five outputs
+        (ndpool.MaxPool((5,), 15), (50,)),  # five would take 65, so four
+        (ndpool.MaxPool((9,), 1, 4), (9,)),  # five outputs, and room for a whole window
+        (ndpool.MaxPool((3,), 1, 1), (5,)),
+        (ndpool.AdaptiveMaxPool((1,)), (5,)),
+        (ndpool.AdaptiveMaxPool((2,)), (5,)),
+        (ndpool.AdaptiveMaxPool((3,)), (7,)),
+        (ndpool.MaxPool(2, axes=0), (10,)),
+        (ndpool.MaxPool(2, axes=-1), (10,)),
+        (ndpool.MaxPool(2, axes=-2), (10, 1)),
+        (ndpool.MaxPool(2, axes=1), (1, 10)),
+    ],
+    ids=repr,
+)
+def test_the_example_of_an_op(op, shape):
+    assert example_shape(op) == shape
+
+
+@pytest.mark.parametrize(
+    ("op", "output", "words"),
+    [
+        (ndpool.MaxPool((1,), 2), 0, "output (0,) reads 1 tap"),
+        (ndpool.MaxPool((2,), 2), 0, "output (0,) reads 2 taps"),
+        (ndpool.MaxPool((2,), 2, ((3, 0),)), 0, "output (0,) reads 0 taps; outside the input, not read: 2"),
+        (ndpool.MaxPool((2,), 2, ((1, 0),)), 0, "output (0,) reads 1 tap; outside the input, not read: 1"),
+        (ndpool.AvgPool((3,), 2, ((1, 0),)), 0, "output (0,) reads 2 taps; padding that counts as 0: 1"),
+        (ndpool.AvgPool((3,), 2, ((0, 0),)), 0, "output (0,) reads 3 taps"),
+        (ndpool.AvgPool((3,), 3, ((0, 1),), ceil_mode=True), 2,
+         "output (2,) reads 1 tap; padding that counts as 0: 1; outside the input, not read: 1"),
+    ],
+)  # fmt: skip
+def test_a_view_says_what_there_is_and_nothing_else(op, output, words):
+    assert look(op, (7,), output).lines[2] == words
+
+
+def test_the_telling_output_reads_some_input_and_some_padding():
+    assert look(ndpool.MaxPool((2,), 1, ((3, 0),)), (5,)).output == (2,)  # the first two read nothing
+    assert look(ndpool.MaxPool((2,), 1, ((0, 3),)), (5,)).output == (4,)
+    assert look(ndpool.MaxPool((2,), 1), (5,)).output == (1,)
+
+
+def test_an_axis_is_drawn_whole_up_to_a_size():
+    op = ndpool.MaxPool((2,), 2)
+    assert not any("is drawn from" in line for line in look(op, (MOST,)).lines)
+    assert look(op, (MOST + 1,), 0).lines[3:] == [f"axis 0 is drawn from 0 to {MOST - 1}"]
+    assert look(op, (MOST + 2,), (MOST // 2,)).lines[3:] == [f"axis 0 is drawn from 2 to {MOST + 1}"]
+    assert look(op, (1000,), 250).lines[3:] == [f"axis 0 is drawn from {501 - MOST // 2} to {500 + MOST // 2}"]
+
+
+def test_of_three_pooled_axes_one_is_left_out():
+    assert len(look(ndpool.MaxPool((2, 2)), (4, 4)).lines) == 3
+    assert len(look(ndpool.MaxPool((2, 2, 2)), (4, 4, 4)).lines) == 4
+
+
+@pytest.mark.parametrize(("n", "numbered"), [(24, True), (25, False)])
+def test_positions_are_numbered_where_there_is_room(n, numbered):
+    found = [element.text for element in parse(window_svg(ndpool.MaxPool((2,), 2), (n,))).iter(f"{SVG}text")]
+    assert (str(n - 1) in found) == numbered
+
+
+def test_the_last_output_can_be_shown_and_none_beyond():
+    op = ndpool.MaxPool((2,))
+    assert look(op, (6,), 2).output == (2,)
+    with pytest.raises(PoolError, match="beyond the 3 outputs; use at most 2"):
+        look(op, (6,), 3)
+    with pytest.raises(PoolError, match="2 entries for 1 pooled axes"):
+        look(op, (6,), (0, 0))
+
+
+def test_a_window_is_outlined_from_its_first_to_its_last_tap():
+    """Three taps two apart are five cells of a pixel size, with nothing after the last."""
+    (outline,) = [
+        rect
+        for rect in parse(window_svg(ndpool.MaxPool((3,), 1, dilation=2), (9,), 1)).iter(f"{SVG}rect")
+        if rect.get("stroke-width") == "2" and int(rect.attrib["width"]) > 24
+    ]
+    assert int(outline.attrib["width"]) == 5 * 24
+
+
+def test_an_op_that_fits_no_array_has_no_picture():
+    assert ndpool.MaxPool(2**62)._repr_svg_() is None
+    assert ndpool.MaxPool(2)._repr_svg_().startswith("<svg")

@@ -117,9 +117,9 @@ class Run:
 
     def _wanted(self) -> dict[int, Any]:
         """Where inputs differ in dtype: that of what each constant first meets."""
-        found: dict[int, Any] = {}  # for each node an array of its dtype; none for a constant that met nothing
+        found = dict(self.values)  # for each node an array of its dtype; none for a constant that met nothing
         for node, _ in self.program._steps:
-            met = [found[a] if a in found else self.values[a] for a in node.args if a in found or a in self.values]
+            met = [found[a] for a in node.args if a in found]
             if met:
                 widest = max(met, key=_width)
                 for a in (node.id, *node.args):

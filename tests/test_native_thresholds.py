@@ -1,0 +1,357 @@
+"""The native engine where its ways change: one below, at and one above every size that it decides by.
+
+The other way of computing the same is the portable engine, which has none of these sizes; for ties and positions both
+are exact, for sums they agree within the type's tolerance.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import permutations, product
+from typing import Any
+
+import numpy as np
+import pytest
+
+import ndpool
+from ndpool.engines import native, portable, reference
+from ndpool.spec import SUM, Axis, Law, Window, adaptive, each, lp, maximum, mean, minimum, sliding, smooth_max, whole
+
+from . import cases
+from .cases import assert_close, assert_exact, assert_same_zeros
+
+if not native.available():
+    pytest.skip(f"the native engine is not in use: {native.reason()}", allow_module_level=True)
+
+from .test_native import LAYOUT_AXES, LAYOUTS, assert_same_bits, everything, plane, running
+
+MAX, MEAN, SMOOTH, NORM = maximum(), mean(), smooth_max(1.5), lp(2)
+LAWS = {"max": MAX, "mean": MEAN, "smooth max": SMOOTH, "lp": NORM}
+
+
+def slide(n: int, kernel: int, stride: int = 1, padding: tuple[int, int] = (0, 0), dilation: int = 1) -> Axis:
+    return sliding(n, kernel, stride, padding, dilation, count_padding=False)
+
+
+def agree(window: Window, law: Law, dtype: str = "float32", values: Any = None, note: Any = "") -> None:
+    """Value, place, jvp and vjp; values with many ties for a max, without any for other laws."""
+    rng = np.random.default_rng(len(window.axes))
+    x = rng.normal(size=window.shape).astype(dtype) if values is None else values
+    x = np.round(x * 2) if law.name in ("max", "min") and values is None else x
+    dx, dy = (rng.integers(-3, 4, shape).astype(dtype) for shape in (window.shape, window.out_shape))
+    with np.errstate(all="ignore"):
+        got, want = native.linearize(window, law, x), portable.linearize(np, window, law, x)
+        assert_close(native.forward(window, law, x), want.y, (note, "forward"))
+        assert_close(got.y, want.y, (note, "y"))
+        assert_close(got.jvp(dx), want.jvp(dx), (note, "jvp"))
+        assert_close(got.vjp(dy), want.vjp(dy), (note, "vjp"))
+        if law.name in ("max", "min"):
+            axes = cases.pooled(window)
+            got, want = native.winners(window, law, x, axes), portable.winners(np, window, law, x, axes)
+            assert_exact(got[0], want[0], (note, "winner"))
+            assert_same_zeros(got[0], want[0], note)
+            assert_exact(got[1], want[1], (note, "place"))
+
+
+def around(*sizes: int) -> list[int]:
+    """One below, at and one above each."""
+    return sorted({n + d for n in sizes for d in (-1, 0, 1)})
+
+
+# -- windows: tap by tap, in blocks, side by side ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("law", LAWS)
+@pytest.mark.parametrize("stride", [1, 2, 3, 4])
+def test_windows_around_those_that_are_cut_into_blocks(law: str, stride: int) -> None:
+    """Blocks are for more than 8 taps, and more than 2 strides and 5."""
+    for taps in around(8, 2 * stride + 5):
+        for dilation in (1, 2):
+            axis = slide(3 * taps * dilation, taps, stride, (taps // 2, 1), dilation)
+            note = (taps, dilation)
+            agree(Window((each(3), axis)), LAWS[law], note=note)  # along rows
+            agree(Window((each(20), axis)), LAWS[law], note=note)  # rows turned into columns
+            agree(Window((axis, each(5))), LAWS[law], note=note)  # down columns
+
+
+@pytest.mark.parametrize("law", LAWS)
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_windows_around_those_whose_taps_lie_side_by_side(law: str, dtype: str) -> None:
+    """From 16 taps on, in 8 or 16 lanes, from 128 or 256 taps on in four times as many."""
+    for taps in around(8, 16, 128, 256):
+        for tiles in (1, 3, 40):  # as many lines as a vector has lanes go together
+            agree(Window((each(tiles), slide(2 * taps, taps, taps))), LAWS[law], dtype, note=(taps, tiles))
+        agree(Window((slide(2 * taps, taps, taps), each(5))), LAWS[law], dtype, note=(taps, "lanes"))
+        agree(Window((each(2), slide(3 * taps, taps, taps - 1, (1, 2)))), LAWS[law], dtype, note=(taps, "clipped"))
+
+
+@pytest.mark.parametrize("law", LAWS)
+def test_windows_around_those_that_move_on_by_little(law: str) -> None:
+    """Taps lie side by side where windows move on by more than 2."""
+    for taps, stride in ((16, 2), (16, 3), (16, 6), (17, 6), (15, 6), (16, 5)):
+        agree(Window((each(3), slide(5 * taps, taps, stride, (2, 3)))), LAWS[law], note=(taps, stride))
+
+
+@pytest.mark.parametrize("law", LAWS)
+def test_lines_around_those_that_are_halved(law: str) -> None:
+    for taps in around(4096, 8192):
+        for dtype in ("float32", "float64"):
+            agree(Window((each(2), whole(taps))), LAWS[law], dtype, note=taps)
+            agree(Window((whole(taps), each(3))), LAWS[law], dtype, note=(taps, "lanes"))
+
+
+@pytest.mark.parametrize("law", ["mean", "smooth max", "max"])
+def test_blocks_around_those_that_are_summed_in_double(law: str) -> None:
+    for taps in around(512):
+        agree(Window((each(2), slide(taps + 40, taps))), LAWS[law], note=taps)
+        agree(Window((slide(taps + 40, taps), each(3))), LAWS[law], note=(taps, "lanes"))
+
+
+# -- rows and tiles ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("law", LAWS)
+@pytest.mark.parametrize("stride", [1, 2, 3])
+def test_rows_around_those_whose_phases_are_dealt_out(law: str, stride: int) -> None:
+    """The vjp of a stride: from 48 inputs on each phase is a row of its own."""
+    for n in around(48, 96):
+        agree(Window((each(2), slide(n, 3, stride, (1, 1)))), LAWS[law], note=n)
+        agree(Window((each(2), slide(5, 2, 1), slide(n, stride, stride))), LAWS[law], note=(n, "plane"))
+
+
+@pytest.mark.parametrize("law", LAWS)
+def test_tiles_around_those_that_are_lanes(law: str) -> None:
+    """Up to 1024 elements, with rows of less than 32 outputs, as many tiles as a vector has lanes."""
+    shapes = [(31, 33), (32, 32), (25, 41), (33, 31), (30, 34), (4, 31), (4, 32), (4, 33), (4, 34), (1, 31), (1, 32)]
+    for rows, columns in shapes:
+        for tiles in (3, 4, 7, 8, 9, 16, 17):
+            window = Window((each(tiles), slide(rows, 1, 1), slide(columns, 3, 1, (1, 1))))
+            agree(window, LAWS[law], note=(rows, columns, tiles))
+
+
+@pytest.mark.parametrize("law", LAWS)
+def test_rows_around_those_that_are_turned(law: str) -> None:
+    """Of which more than one output in 8 is at an end, or that repeat by more than two phases."""
+    for n in (14, 15, 16, 17, 18, 23, 24, 25, 31, 32, 33):
+        for padding in ((1, 1), (2, 1), (2, 2), (0, 1)):
+            agree(Window((each(18), slide(n, 5, 1, padding))), LAWS[law], note=(n, padding))
+        agree(Window((each(18), adaptive(n, 7))), LAWS[law], note=(n, "bins"))
+
+
+@pytest.mark.parametrize("law", ["max", "mean", "smooth max"])
+def test_arrays_around_a_unit_of_work(law: str) -> None:
+    """32768 elements a unit; from 16384 on other threads may run meanwhile."""
+    for n in around(16384, 32768):
+        agree(Window((each(1), slide(n, 3, 2, (1, 1)))), LAWS[law], note=n)
+        agree(Window((each(n // 8), slide(8, 2, 2))), LAWS[law], note=(n, "tiles"))
+    for rows in (180, 181, 182):
+        agree(Window((each(1), slide(rows, 3, 1, (1, 1)), slide(181, 3, 1, (1, 1)))), LAWS[law], note=(rows, "plane"))
+
+
+def test_lines_around_those_that_are_converted_in_parts() -> None:
+    for n in around(1 << 20):
+        x = np.zeros((1, n), np.float16)
+        x[0, [0, n // 2, n - 2, n - 1]] = 1, 2, 4, 8
+        window = Window((each(1), whole(n)))
+        assert native.forward(window, SUM, x).item() == 15
+        assert native.forward(window, MAX, x).item() == 8
+        assert native.winners(window, MAX, x, (1,))[1].item() == n - 1
+
+
+# -- which tap won -----------------------------------------------------------------------------------------------------
+
+TAPS: dict[int, list[tuple[int, ...]]] = {
+    255: [(255,), (15, 17)],
+    256: [(256,), (16, 16), (1, 256), (256, 1)],
+    257: [(257,), (257, 1), (1, 257)],
+    65536: [(65536,), (256, 256)],
+    65537: [(65537,)],
+    65792: [(256, 257), (257, 256)],
+}
+
+
+@pytest.mark.parametrize("taps", TAPS)
+@pytest.mark.parametrize("ties", ["first", "last"])
+def test_winners_where_their_number_takes_more_bytes(taps: int, ties: str) -> None:
+    """The first and the last tap, by value, by place and by derivative."""
+    for kernel in TAPS[taps]:
+        window = Window((each(2), *(slide(k + 1, k) for k in kernel)))
+        for corner in (0, 1, -2, -1):
+            x = np.zeros(window.shape, np.float32)
+            x[(slice(None), *(corner if k > 1 else 0 for k in kernel))] = 1
+            agree(window, maximum(ties), values=x, note=(kernel, corner))
+        if taps < 300:
+            agree(Window((*window.axes[1:], each(3))), maximum(ties), note=(kernel, "lanes"))
+
+
+@pytest.mark.parametrize("law", [maximum(), minimum("last")], ids=["max first", "min last"])
+def test_windows_around_those_whose_taps_are_compared_one_by_one(law: Law) -> None:
+    """Up to 9 taps with strides up to 2; or up to 4 readers, 9 of lanes."""
+    kernels = [(1, 8), (2, 4), (3, 3), (1, 9), (9, 1), (2, 5), (1, 10), (4, 3), (2, 2), (5, 1), (1, 5), (1, 4), (3, 2)]
+    for kernel in kernels:
+        for strides in ((1, 1), (2, 2), (1, 2), (2, 3), kernel):
+            axes = tuple(slide(n, k, s, (k // 2, 0)) for n, k, s in zip((11, 21), kernel, strides, strict=True))
+            agree(Window((each(2), *axes)), law, note=(kernel, strides))
+            agree(Window((*axes, each(5))), law, note=(kernel, strides, "lanes"))
+
+
+def test_rows_of_few_outputs() -> None:
+    """Beyond whose ends nobody won: from 4 outputs on."""
+    for outputs in (1, 2, 3, 4, 5):
+        for stride in (1, 2):
+            agree(Window((each(2), slide(5, 2, 1), slide(stride * (outputs - 1) + 2, 2, stride))), MAX, note=outputs)
+
+
+@pytest.mark.parametrize("kernel", [14, 15, 16, 17, 20, 33])
+@pytest.mark.parametrize("rank", [2, 3])
+def test_more_kinds_of_rows_than_are_told_apart(kernel: int, rank: int) -> None:
+    """Each row of a tall window has winners of its own kind; 15 kinds are remembered, the others looked at anew."""
+    outer = (slide(4, 2, 1),) if rank == 3 else ()
+    for strides, padding in (
+        (kernel, (0, 0)),
+        (kernel, (kernel // 2, 3)),
+        (kernel // 2 + 1, (0, 0)),
+        (kernel + 3, (1, 0)),
+    ):
+        for inner in (slide(12, 2, 2), slide(9, 1, 1)):
+            tall = slide(3 * kernel + 2, kernel, strides, padding)
+            agree(Window((each(2), *outer, tall, inner)), MAX, note=(strides, padding))
+            agree(Window((*outer, tall, inner, each(3))), MAX, note=(strides, padding, "lanes"))
+
+
+# -- axes --------------------------------------------------------------------------------------------------------------
+
+
+NEARLY_WHOLE: dict[str, Axis] = {
+    "whole": whole(4),
+    "one window": slide(4, 4),
+    "zeros around": sliding(4, 6, 1, (1, 1)),
+    "zeros after": sliding(4, 5, 1, (0, 1)),
+    "nothing around": slide(4, 6, 1, (1, 1)),
+    "the ends alone": slide(4, 2, 1, (0, 0), 3),
+    "all but the last": slide(5, 4, 2),
+    "two windows": slide(4, 3),
+    "a window of one": slide(1, 1, 2),
+    "each": each(3),
+}
+
+
+@pytest.mark.parametrize(
+    ("first", "second"), [pair for pair in product(NEARLY_WHOLE, repeat=2) if set(pair) != {"each"}]
+)
+def test_axes_pooled_whole_or_nearly_are_not_taken_for_one_another(first: str, second: str) -> None:
+    """Neighbours that are pooled whole are walked as one; those that only look like it are not."""
+    window = Window((each(2), NEARLY_WHOLE[first], NEARLY_WHOLE[second]))
+    x = np.random.default_rng(3).integers(-3, 4, window.shape).astype(np.float32)
+    for law in (MEAN, SUM, SMOOTH, NORM, MAX, maximum("last")):
+        if law.name == "max" and any(any(axis.margin) for axis in window.axes):
+            continue
+        got, want = native.forward(window, law, x), reference.forward(window, law, x)
+        assert_close(got, want, law.name)
+        dy = np.arange(1, want.size + 1, dtype=np.float32).reshape(want.shape)
+        assert_close(native.linearize(window, law, x).vjp(dy), reference.linearize(window, law, x).vjp(dy), law.name)
+        if law.name == "max":
+            for axes in ((1, 2), (0, 1, 2), (0, 2), (2,)):
+                got, want = (run.winners(window, law, x, axes)[1] for run in (native, reference))
+                assert_exact(got, want, axes)
+
+
+@pytest.mark.parametrize("rank", [native.MOST_AXES - 1, native.MOST_AXES, native.MOST_AXES + 1, native.MOST_AXES + 3])
+def test_as_many_axes_as_a_plan_holds_and_more(rank: int) -> None:
+    x = np.arange(8.0).reshape((2,) + (1,) * (rank - 3) + (2, 2))
+    op = ndpool.MaxPool((2, 1), axes=(0, -1))
+    assert native.supports(op.window(x.shape), op.law, x) == (rank <= native.MOST_AXES)
+    assert op(x).reshape(-1).tolist() == [4, 5, 6, 7]
+    assert op.vjp(x, op(x)).reshape(-1).tolist() == [0, 0, 0, 0, 4, 5, 6, 7]
+
+
+def test_results_from_a_size_on_lie_in_memory_that_is_kept() -> None:
+    ndpool.set_kept_memory(0)
+    ndpool.set_kept_memory(256 << 20)
+    for n, kept in ((native.LARGE // 8 - 1, False), (native.LARGE // 8, True)):
+        y = ndpool.max_pool(np.zeros(2 * n), (2,))
+        assert y.size == n
+        del y
+        assert (ndpool.kept_memory() > 0) == kept
+        ndpool.set_kept_memory(0)
+        ndpool.set_kept_memory(256 << 20)
+
+
+# -- order and signs ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("ties", ["first", "last"])
+@pytest.mark.parametrize("order", list(permutations(range(3))), ids=str)
+def test_ties_are_broken_in_the_callers_order_however_axes_lie(ties: str, order: tuple[int, ...]) -> None:
+    """Two equal winners, of which memory has the other one first."""
+    back = tuple(np.argsort(order))
+    for sizes, axes in (((3, 4, 5), (whole, whole, whole)), ((4, 5, 6), (lambda n: slide(n, 3, 2, (1, 1)),) * 3)):
+        window = Window((each(2), *(axis(n) for axis, n in zip(axes, sizes, strict=True))))
+        x = np.zeros(window.shape, np.float32)
+        x[:, 0, 0, -1] = x[:, -1, 0, 0] = x[:, 0, -1, 0] = 1
+        laid = np.ascontiguousarray(x.transpose(0, *(i + 1 for i in order))).transpose(0, *(i + 1 for i in back))
+        assert laid.shape == x.shape
+        for law in (maximum(ties), minimum(ties), maximum("split"), maximum("all")):
+            agree(window, law, values=laid, note=(sizes, law.params))
+
+
+ZEROS: dict[str, tuple[Law, float]] = {
+    "max": (maximum(), -1.0),
+    "min": (minimum(), 1.0),
+    "max last": (maximum("last"), -1.0),
+    "max split": (maximum("split"), -1.0),
+    "sum": (SUM, -0.0),
+    "mean": (MEAN, 0.0),
+    "smooth max": (SMOOTH, 0.0),
+    "lp": (NORM, -0.0),
+}
+
+
+def zeros(law: str, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
+    """Zeros of both signs, most of them negative, and what loses to them."""
+    rng = np.random.default_rng(4)
+    return rng.choice(np.array([-0.0, -0.0, 0.0, ZEROS[law][1]], dtype), shape)
+
+
+@pytest.mark.parametrize("layout", [name for name in LAYOUTS if name not in ("unaligned", "read-only")])
+@pytest.mark.parametrize("law", ZEROS)
+def test_signs_of_zeros_do_not_depend_on_the_layout(law: str, layout: str) -> None:
+    for dtype in ("float32", "float64", "float16"):
+        x = LAYOUTS[layout](zeros(law, (3, 4, 26, 23), dtype))
+        plain = np.array(x, dtype, order="C")
+        for name, axis in LAYOUT_AXES.items():
+            window = plane(axis, *x.shape)
+            if law.startswith(("max", "min")):
+                window = Window(tuple(Axis(**{**vars(a), "margin": (0, 0)}) for a in window.axes))
+            got, want = (native.forward(window, ZEROS[law][0], a) for a in (x, plain))
+            assert_same_bits(got, want, (dtype, name))
+            if law.startswith(("max", "min")):
+                exact = portable.forward(np, window, ZEROS[law][0], plain)
+                assert_exact(want, exact, (dtype, name))
+                assert_same_zeros(want, exact, (dtype, name))
+
+
+@pytest.mark.parametrize("law", ZEROS)
+def test_signs_of_zeros_do_not_depend_on_threads_and_instruction_sets(law: str) -> None:
+    def window_of(axis: Callable[[int], Axis], *sizes: int) -> Window:
+        return plane(axis, *sizes)
+
+    windows = [
+        window_of(lambda n: slide(n, 3, 2, (1, 1)), 3, 200, 190),
+        window_of(lambda n: slide(n, 17, 1, (8, 8)), 1, 120, 110),
+        window_of(whole, 20, 60, 61),
+        Window((each(40), slide(512, 64, 64))),
+        Window((slide(60, 3, 2, (1, 1)), slide(50, 5, 1), each(48))),
+    ]
+    for window in windows:
+        for dtype in ("float32", "float64"):
+            x = zeros(law, window.shape, dtype)
+            moved = zeros(law, window.shape, dtype), zeros(law, window.out_shape, dtype)
+            with running(1, native.isas()[-1]):
+                want = everything(window, ZEROS[law][0], x, *moved)
+            for isa in native.isas():
+                for threads in (1, 3):
+                    with running(threads, isa):
+                        got = everything(window, ZEROS[law][0], x, *moved)
+                    for part in want:
+                        assert_same_bits(got[part], want[part], (dtype, isa, threads, part))
