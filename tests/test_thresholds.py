@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Callable
 from decimal import Decimal
 from fractions import Fraction
@@ -222,7 +223,7 @@ RULES: dict[str, Rule] = {
     "no thread": (
         lambda: native.set_threads(0),
         lambda: native.set_threads(-1),
-        "threads=-1 is not a number of threads",
+        "set_threads: n=-1 is not a number of threads",
     ),
 }
 
@@ -356,15 +357,19 @@ def test_infinite_taps_share_the_derivative_of_a_norm(p: float, x: list[float], 
     assert got.tolist() == pytest.approx(want)
 
 
-def test_a_record_remembers_so_many_signatures() -> None:
-    from ndpool.op import REMEMBERED
-
-    op = ndpool.MaxPool((1,))
-    for n in range(1, REMEMBERED + 1):
-        op(np.zeros(n))
-    assert len(op._bound) == REMEMBERED
-    op(np.zeros(REMEMBERED + 1))
-    assert len(op._bound) == 1
+def test_records_together_remember_so_many_arrays(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The oldest is forgotten first, whichever record it belongs to."""
+    monkeypatch.setattr(ndpool.op, "MOST_REMEMBERED", 3)
+    monkeypatch.setattr(ndpool.op, "_remembered", deque())
+    op, other = ndpool.MaxPool((1,)), ndpool.MinPool((1,))
+    op(np.zeros(1))
+    for n in (1, 2):
+        other(np.zeros(n))
+    assert (len(op._bound), len(other._bound)) == (1, 2)
+    other(np.zeros(3))
+    assert (len(op._bound), len(other._bound)) == (0, 3)
+    op(np.zeros(1))
+    assert (len(op._bound), len(other._bound)) == (1, 2)
 
 
 def test_arrays_of_one_shape_that_lie_otherwise_are_not_taken_for_one_another() -> None:

@@ -116,7 +116,9 @@ VARIABLES = (THREADS, KEPT_MEMORY, ENGINE)
 
 
 _told: set[str] = set()
-_telling = threading.Lock()
+_telling = threading.RLock()
+if hasattr(os, "register_at_fork"):  # a lock that another thread holds would never be free in the child
+    os.register_at_fork(before=_telling.acquire, after_in_parent=_telling.release, after_in_child=_telling.release)
 
 
 def warn_once(problems: list[str]) -> None:

@@ -23,8 +23,8 @@ from .linear import Linear
 
 __all__ = ["Engine", "Linear", "choose", "namespace", "shape_of", "signature"]
 
-# Loads the extension now: a child that is forked while a first call imports something would wait for that for ever.
-native.available()
+# Now, not in a first call: a child that is forked while another thread imports something would wait for that for ever.
+native.load()
 
 
 @dataclass(frozen=True)

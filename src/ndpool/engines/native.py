@@ -44,12 +44,10 @@ LARGE = 1 << 19  # bytes of a result from which on its memory is worth keeping
 
 
 @cache
-def _load() -> tuple[Any, str]:
+def load() -> tuple[Any, str]:
     """The extension and "", or None and why there is none."""
     try:
-        extension = importlib.import_module("ndpool._native")
-        extension.keep(settings.KEPT_MEMORY.value())
-        return extension, ""
+        return importlib.import_module("ndpool._native"), ""
     except ModuleNotFoundError:
         return None, (
             "the extension was not built when ndpool was installed; install GCC or Clang, "
@@ -57,6 +55,15 @@ def _load() -> tuple[Any, str]:
         )
     except ImportError as error:
         return None, f"the extension does not load ({error}); install ndpool again on this machine"
+
+
+@cache
+def _load() -> tuple[Any, str]:
+    """The same for runs: it keeps as much memory as the settings say."""
+    extension, missing = load()
+    if extension is not None:
+        extension.keep(settings.KEPT_MEMORY.value())
+    return extension, missing
 
 
 @cache

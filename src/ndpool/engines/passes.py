@@ -76,7 +76,8 @@ class Count:
     @cached_property
     def all_same(self) -> int | None:
         """What every output counts, if that is one number."""
-        found = {*np.unique(self.head).tolist(), *np.unique(self.tail).tolist(), *([self.same] if self.times else [])}
+        found = {int(end) for part in (self.head, self.tail) if part.size for end in (part.min(), part.max())}
+        found |= {self.same} if self.times else set()
         return found.pop() if len(found) == 1 else None
 
     @cached_property
