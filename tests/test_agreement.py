@@ -391,6 +391,64 @@ def test_array_operations_grow_with_the_logarithm_of_the_kernel() -> None:
     assert merges[1023] - merges[255] <= 2 * 2
 
 
+def vectors(part: Any, seen: set[int]) -> int:
+    """The bytes of all host vectors that `part` holds."""
+    if id(part) in seen:
+        return 0
+    seen.add(id(part))
+    if isinstance(part, np.ndarray):
+        return part.nbytes
+    if isinstance(part, (tuple, list)):
+        return sum(vectors(p, seen) for p in part)
+    return sum(vectors(p, seen) for p in vars(part).values()) if hasattr(part, "__dict__") else 0
+
+
+REGULAR = {
+    "sliding": sliding(10**12, 3, 1),
+    "padded": sliding(10**12, 3, 2, (1, 1), count_padding=False),
+    "long": sliding(10**12, 31, 1, (15, 15)),
+    "dilated, in ceil mode": sliding(10**12, 3, 2, (1, 2), 3, ceil_mode=True),
+    "whole": whole(10**12),
+    "even bins": adaptive(10**12, 10**11),
+}
+
+
+@pytest.mark.parametrize("axis", REGULAR)
+def test_a_plan_of_a_regular_axis_is_small_however_long_it_is(axis: str) -> None:
+    """The first call must not cost more than the second by anything that grows with the array."""
+    plan = passes.plan(REGULAR[axis])
+    assert vectors(plan, set()) <= 1024
+    assert plan.nbytes <= 100_000
+
+
+@pytest.mark.parametrize("axis", [adaptive(50_000, 13_001), adaptive(13_001, 50_000), adaptive(50_000, 71)], ids=str)
+def test_a_plan_takes_the_bytes_that_it_says(axis: Any) -> None:
+    """With what a vjp adds."""
+    passes.forget()
+    window, plan = Window((axis,)), passes.plan(axis)
+    portable.linearize(np, window, LAWS["lp 2"], np.ones(axis.size)).vjp(np.ones(axis.outputs))
+    assert passes.plan(axis) is plan
+    assert 1000 < vectors(plan, set()) <= plan.nbytes <= 4 * vectors(plan, set())
+    assert passes.kept() == plan.nbytes
+
+
+def test_plans_are_kept_up_to_a_number_of_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    axes = [adaptive(1000 + i, 331) for i in range(40)]
+    passes.forget()
+    one = passes.plan(axes[0]).nbytes
+    monkeypatch.setattr(passes, "KEPT", 10 * one)
+    first = passes.plan(axes[0])
+    for axis in axes[1:]:
+        passes.plan(axis)
+        assert passes.plan(axes[0]) is first  # used again and again
+        assert passes.kept() <= 10 * one
+    assert passes.kept() > 7 * one
+    assert passes.plan(adaptive(100_000, 33_331)) is not passes.plan(adaptive(100_000, 33_331))  # more than all
+    assert passes.kept() <= 10 * one
+    passes.forget()
+    assert passes.kept() == 0
+
+
 @pytest.mark.parametrize("engine", ["numpy", "native"], indirect=True)
 @pytest.mark.parametrize(
     "op", [ndpool.AvgPool(8, 2), ndpool.MaxPool(12, 2), ndpool.MinPool(23, 1), ndpool.SmoothMaxPool(7, 1, beta=2.0)]

@@ -419,3 +419,19 @@ def test_a_law_of_the_users_own_says_that_it_takes_no_dual_arrays() -> None:
     law = spec.Law(lambda x, t: x, operator.add, lambda s, n: (s, None), lambda g, x, t, r: g)
     with pytest.raises(ndpool.PoolTypeError, match="law of your own"):
         ndpool.Pool(law, (2,))(DualArray(np.ones(4), np.ones(4)))
+
+
+@pytest.mark.parametrize(
+    "op", [ndpool.LpPool(2, (2,)), ndpool.LpPool(1, (2,)), ndpool.LpPool(3, (9,), 4), ndpool.SmoothMaxPool((9,), 4)]
+)
+def test_what_no_output_reads_has_no_cotangent_and_no_tangent_of_one(op: ndpool.Op) -> None:
+    """Not even if it is NaN, in the value or in the tangent."""
+    rng = np.random.default_rng(0)
+    x = dual(rng, (11,) if op.kernel_size == (2,) else (18,), positive=True)
+    clean = op.vjp(x, np.ones(op.out_shape(x.shape)))
+    for spoiled in (x.value, x.tangent):
+        spoiled[-1] = np.nan
+        got = op.vjp(x, np.ones(op.out_shape(x.shape)))
+        for part, want in ((got.value, clean.value), (got.tangent, clean.tangent)):
+            assert want[-1] == 0
+            assert np.array_equal(part, want)

@@ -181,6 +181,27 @@ def test_span_of_an_integer_array_is_span_of_each_int(axis, margin):
     assert [axis.span(o, margin) for o in range(axis.outputs)] == list(zip(first, length, strict=True))
 
 
+# -- outputs that read nothing
+
+
+@pytest.mark.parametrize("n", range(6))
+def test_first_empty_finds_an_output_that_reads_nothing_if_there_is_one(n):
+    for kernel, stride, dilation, *padding in product((1, 2, 4), range(1, 8), range(1, 9), (0, 3, 8, 13), (0, 5, 11)):
+        if n + sum(padding) >= dilation * (kernel - 1) + 1:
+            axis = sliding(n, kernel, stride, tuple(padding), dilation)
+            empty = [o for o in range(axis.outputs) if not axis.reads(o)]
+            found = axis.first_empty()
+            assert found in empty if empty else found is None, axis
+
+
+def test_first_empty_walks_no_outputs():
+    """A trillion of them: one in a cycle of a trillion would be found, and none is."""
+    n = 10**12
+    assert sliding(n - 1, 2, 2, (n, n), n).first_empty() is None
+    assert sliding(n - 1, 2, 2, (n - 1, n), n).first_empty() == n // 2 - 1
+    assert sliding(n - 2, 2, 3, (n, n), n).first_empty() == (n - 1) // 3
+
+
 # -- windows
 
 

@@ -104,7 +104,7 @@ class Select:
         outputs = np.arange(len(self.index)) if self.used is None else np.flatnonzero(self.used)
         outputs = outputs[np.argsort(self.index[outputs], kind="stable")]
         ends = np.searchsorted(self.index[outputs], np.arange(self.size + 1))
-        readers, none = np.append(outputs, len(self.index)), len(outputs)
+        readers, none = np.append(outputs, len(self.index)).astype(self.index.dtype), len(outputs)
         most = int(np.max(ends[1:] - ends[:-1], initial=1))
         return [readers[np.where(ends[:-1] + r < ends[1:], ends[:-1] + r, none)] for r in range(most)]
 
@@ -120,6 +120,11 @@ class Select:
     def pull(self, xp: Any, g: Array, axis: int) -> Array:
         if isinstance(self.index, slice):
             return spread(xp, [(self.index.start, g)], self.index.step, self.size, axis)
-        padded = xp.concat([g, zeros_like(xp, g, axis, 1)], axis=axis)
-        parts = [xp.take(padded, on(xp, device(g), readers), axis=axis) for readers in self.inverse]
-        return sum(parts[1:], parts[0])
+        return gather(xp, g, self.inverse, axis)
+
+
+def gather(xp: Any, g: Array, readers: list[Vector], axis: int) -> Array:
+    """For each input, the sum of what its readers hold, first to last; the reader behind the last one holds 0."""
+    padded = xp.concat([g, zeros_like(xp, g, axis, 1)], axis=axis)
+    parts = [xp.take(padded, on(xp, device(g), at), axis=axis) for at in readers]
+    return sum(parts[1:], parts[0])

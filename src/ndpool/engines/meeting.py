@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from .along import Array, Vector, along, concat, cut, device, on
@@ -30,6 +31,11 @@ class Runs:
 
     runs: tuple[tuple[int, str], ...]
 
+    @cached_property
+    def everywhere(self) -> bool:
+        """Whether both are there all along, so that nothing need be cut."""
+        return [who for _, who in self.runs] == [BOTH]
+
     def _parts(self) -> Iterator[tuple[slice, str]]:
         start = 0
         for stop, who in self.runs:
@@ -37,6 +43,8 @@ class Runs:
             start = stop
 
     def merge(self, xp: Any, axis: int, merge: Merge, a: State, b: State) -> Merged:
+        if self.everywhere:
+            return merge(a, b)
         states: list[State] = []
         ra = rb = None
         for part, who in self._parts():
@@ -47,6 +55,8 @@ class Runs:
         return tuple(concat(xp, list(parts), axis) for parts in zip(*states, strict=True)), ra, rb
 
     def push(self, xp: Any, axis: int, weights: Weights, a: Array, b: Array) -> Array:
+        if self.everywhere:
+            return weighted(xp, weights[0], a) + weighted(xp, weights[1], b)
         parts = []
         for part, who in self._parts():
             here, there = cut(a, axis, part), cut(b, axis, part)
@@ -56,6 +66,8 @@ class Runs:
         return concat(xp, parts, axis)
 
     def pull(self, xp: Any, axis: int, weights: Weights, g: Array) -> tuple[Array, Array]:
+        if self.everywhere:
+            return weighted(xp, weights[0], g), weighted(xp, weights[1], g)
         given: tuple[list[Array], list[Array]] = [], []
         for part, who in self._parts():
             here = cut(g, axis, part)

@@ -21,12 +21,12 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import gcd
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from ..spec import Axis
-from .along import Array, Select, Vector, along, cut, device, on, pad, spread
+from .along import Array, Select, Vector, along, cut, device, gather, on, pad, spread
 from .meeting import BOTH, Masked, Merge, Runs, State, Weights, runs, weighted
 
 LONG = 512  # taps beyond which one call per tap costs more than doubling, however few the outputs
@@ -35,8 +35,7 @@ LONG = 512  # taps beyond which one call per tap costs more than doubling, howev
 # -- plans -------------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, eq=False)
-class Meeting:
+class Meeting(NamedTuple):
     """Which states are there when two are merged. Zeros change nothing in a sum, so there padding counts as a state."""
 
     padded: Runs | Masked
@@ -46,8 +45,7 @@ class Meeting:
         return self.zeros if neutral_zero else self.padded
 
 
-@dataclass(frozen=True, eq=False)
-class Hop:
+class Hop(NamedTuple):
     """A doubling: `length` blocks, each of the block at its own position and of the one `hop` positions further."""
 
     hop: int
@@ -55,8 +53,7 @@ class Hop:
     meeting: Meeting
 
 
-@dataclass(frozen=True, eq=False)
-class Join:
+class Join(NamedTuple):
     """Append to each output's state the block of 2^level taps that comes next."""
 
     level: int
@@ -117,14 +114,14 @@ class AxisPlan:
             slices = [(select.index, part) for select, part in (pairs if self.at_once else reversed(pairs))]
             return spread(xp, [(i.start, part) for i, part in slices], self.first.index.step, self.size, axis)  # type: ignore[union-attr]
         if self.at_once:
-            return self._gather.pull(xp, xp.concat(parts, axis=axis), axis)
+            return gather(xp, xp.concat(parts, axis=axis), self._readers, axis)
         pulled = [select.pull(xp, part, axis) for select, part in reversed(pairs)]
         return sum(pulled[1:], pulled[0])
 
     @cached_property
-    def _gather(self) -> Select:
+    def _readers(self) -> list[Vector]:
         index, used = (np.concatenate([getattr(tap, name) for tap in self.taps]) for name in ("index", "used"))
-        return Select(index, self.size, used)
+        return Select(index, self.size, used).inverse
 
     def read(self) -> list[Vector]:
         """For each level, which of its blocks some output is made of; at level 0, which positions are read."""
@@ -144,11 +141,12 @@ class AxisPlan:
         steps = len(self.joins) + len(self.hops) + 1
         if isinstance(self.first.index, slice):
             return 1024 * steps + self.count.head.nbytes + self.count.tail.nbytes
-        outputs = len(self.first.index)
-        return 8 * (steps * (3 * outputs + self.size) + (2 + outputs // max(self.size, 1)) * self.size)
+        outputs, word = len(self.first.index), self.first.index.itemsize
+        readers = 2 + outputs // max(self.size, 1) if self.at_once else steps
+        return outputs * (steps * (word + 4) + 8) + self.size * word * readers
 
 
-KEPT = 64 << 20  # bytes of plans that are kept
+KEPT = 256 << 20  # bytes of plans that are kept
 _plans: dict[Axis, AxisPlan] = {}  # the least recently used first
 
 
@@ -200,24 +198,29 @@ def _regular(axis: Axis) -> AxisPlan:
         first = min(length, max(0, -(-first // step)))
         return first, min(length, max(first, -(-stop // step)))
 
-    def meeting(length: int, a: tuple[int, int], b: tuple[int, int]) -> Meeting:
+    padded = axis.lo > 0 or size > axis.lo + axis.size
+
+    def meeting(length: int, first: tuple[int, int], second: tuple[int, int], step: int) -> Meeting:
+        """Of so many pairs of blocks; of each side, the taps it covers and where it starts."""
         zeros = Runs(((length, BOTH),))
-        return Meeting(zeros if a == b == (0, length) else runs(length, a, b), zeros)
+        if not padded:
+            return Meeting(zeros, zeros)
+        return Meeting(runs(length, there(length, *first, step), there(length, *second, step)), zeros)
 
     hops = []
     for j, length in enumerate(sizes[1:]):
         hop, covers = d << j, 1 << j
-        both = meeting(length, there(length, covers, 0, 1), there(length, covers, hop, 1))
-        hops.append(Hop(hop, length, both))
+        hops.append(Hop(hop, length, meeting(length, (covers, 0), (covers, hop), 1)))
 
     def select(start: int, size: int) -> Select:
         return Select(slice(start, start + (outputs - 1) * s + 1, s), size)
 
+    everywhere = None if padded else meeting(outputs, (1, 0), (1, 0), s)
     joins, taken = [], 1
     for j in levels:
         if taken + (1 << j) > taps:
             continue
-        both = meeting(outputs, there(outputs, taken, 0, s), there(outputs, 1 << j, d * taken, s))
+        both = everywhere or meeting(outputs, (taken, 0), (1 << j, d * taken), s)
         joins.append(Join(j, select(d * taken, sizes[j]), both))
         taken += 1 << j
     single = 1 + sum(join.level == 0 for join in joins)
@@ -234,8 +237,11 @@ def _count(axis: Axis, taps: int) -> Count:
     head = min(axis.outputs, max(0, -(-(axis.lo - before) // axis.stride)))
     whole = (axis.size + after + axis.lo - axis.extent) // axis.stride + 1
     tail = min(axis.outputs, max(head, whole))
-    ends = (axis.span(np.arange(*o), axis.margin)[1] for o in ((0, head), (tail, axis.outputs)))
-    return Count(next(ends), taps, tail - head, next(ends))
+
+    def counted(start: int, stop: int) -> Vector:
+        return axis.span(np.arange(start, stop), axis.margin)[1] if start < stop else np.zeros(0, int)
+
+    return Count(counted(0, head), taps, tail - head, counted(tail, axis.outputs))
 
 
 def _irregular(axis: Axis) -> AxisPlan:
@@ -252,6 +258,7 @@ def _irregular(axis: Axis) -> AxisPlan:
     size = before + axis.size + after
     position = np.arange(size) - before
     there = (position >= 0) & (position < axis.size)
+    starts = starts.astype(np.int32 if size < 1 << 31 else np.int64)
     lengths = np.maximum(lengths, 1)
     levels = _levels(int(lengths.max(initial=1)), axis.stride, axis.per)
 
@@ -269,14 +276,14 @@ def _irregular(axis: Axis) -> AxisPlan:
         hops.append(Hop(hop, length, meeting(last[:length], last[hop:], np.ones(length, bool))))
 
     first = Select(starts, size, there[starts])
-    joins, taken, acc_there = [], np.ones_like(lengths), there[starts]
+    joins, taken, acc_there = [], np.ones_like(starts), there[starts]
     for j in levels:
         more = lengths - taken >= 1 << j
         index = np.minimum(starts + d * taken, len(present[j]) - 1)
-        block_there = more & present[j][index]
+        block_there = more if present[j].all() else more & present[j][index]
         joins.append(Join(j, Select(index, len(present[j]), block_there), meeting(acc_there, block_there, more)))
-        acc_there = acc_there | block_there
-        taken = taken + np.where(more, 1 << j, 0)
+        acc_there = acc_there if acc_there.all() else acc_there | block_there
+        taken = taken + np.where(more, taken.dtype.type(1 << j), 0)
     count = Count(axis.span(o, axis.margin)[1], 0, 0, np.zeros(0, int))
     # bins overlap by a position at most, and then few read one: what is added first does not matter
     at_once = axis.per > 1 and not hops

@@ -87,6 +87,21 @@ class Axis:
         """How many positions output `o` counts: this axis' factor of the mean's divisor."""
         return int(self.span(o, self.margin)[1])
 
+    def first_empty(self) -> int | None:
+        """An output that reads nothing: the first, the last, or the first between them; None if all read something.
+
+        Windows only move on. If both ends read something, one between can miss only an input that its taps step over:
+        (o stride - lo) mod dilation, the one position of a tap below `dilation`, is not below `size`.
+        """
+        for o in (0, self.outputs - 1):
+            if not self.reads(o):
+                return o
+        if self.size >= self.dilation:
+            return None
+        low, high = ((n + self.lo) % self.dilation for n in (self.size, self.dilation - 1))
+        between = _first_within(self.stride, self.dilation, low, high)
+        return between if between is not None and between < self.outputs else None
+
 
 def _ceil_div(a: Any, b: int) -> Any:
     return -(-a // b)
@@ -94,6 +109,21 @@ def _ceil_div(a: Any, b: int) -> Any:
 
 def _positive(a: Any) -> Any:
     return (a + abs(a)) // 2  # max(a, 0) that also serves integer arrays
+
+
+def _first_within(step: int, modulus: int, low: int, high: int) -> int | None:
+    """The least x >= 0 with low <= step x mod modulus <= high, by Euclid's algorithm: as many steps as it has."""
+    step %= modulus
+    if low == 0 or low > high:  # a range around the end holds 0
+        return 0
+    if 2 * step > modulus:
+        return _first_within(modulus - step, modulus, modulus - high, modulus - low)
+    if step == 0:
+        return None
+    if -(-low // step) * step <= high:
+        return -(-low // step)
+    wraps = _first_within(modulus, step, -high % step, -low % step)
+    return None if wraps is None else -(-(low + modulus * wraps) // step)
 
 
 def each(n: int) -> Axis:
