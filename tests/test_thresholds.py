@@ -378,7 +378,8 @@ def test_arrays_of_one_shape_that_lie_otherwise_are_not_taken_for_one_another() 
     for a in (x, x.T, x[::-1], x[:, ::-1], np.asfortranarray(x)):
         assert np.array_equal(op(a), np.maximum(a[::2], a[1::2]))
     whole_plane, y = ndpool.GlobalSumPool(keepdims=False), np.arange(96.0).reshape(2, 6, 8)
-    for a in (y[:, :3, :4], y[:, ::2, ::2], y[:, 3:, 4:], np.ascontiguousarray(y[:, 1:4, 1:5]), y[::-1, 2::-1, :4]):
+    dense = np.ascontiguousarray(y[:, 1:4, 1:5])  # first, so that its plan is the one that must not serve the others
+    for a in (dense, y[:, :3, :4], y[:, ::2, ::2], y[:, 3:, 4:], y[::-1, 2::-1, :4]):
         assert np.array_equal(whole_plane(a), a.sum((1, 2)))
 
 
@@ -469,6 +470,11 @@ ENGINES: dict[str, Callable[..., Any]] = {
     "portable": lambda window, law, x: portable.forward(np, window, law, x),
     "reference": reference.forward,
     "native": (native if native.available() else reference).forward,
+}
+LINEARIZED: dict[str, Callable[..., Any]] = {
+    "portable": lambda window, law, x: portable.linearize(np, window, law, x),
+    "reference": reference.linearize,
+    "native": (native if native.available() else reference).linearize,
 }
 
 
@@ -583,10 +589,11 @@ def test_passes_around_powers_of_two(taps: int, stride: int, dilation: int) -> N
     """Sums of distinct powers of two would show a tap that is missing or read twice; here distinct digits do."""
     n = dilation * (taps - 1) + 1 + 2 * stride
     rng = np.random.default_rng(taps)
-    x, axis = rng.integers(1, 1000, n).astype(float), sliding(n, taps, stride, (1, 2), dilation)
+    digits, axis = rng.integers(1, 1000, n).astype(float), sliding(n, taps, stride, (1, 2), dilation)
     starts = [o * stride - 1 for o in range(axis.outputs)]
     reads = [[i for i in range(s, s + dilation * taps, dilation) if 0 <= i < n] for s in starts]
-    for law, pooled in ((SUM, np.sum), (maximum(), np.max)):
+    rows = ((SUM, np.sum, digits), (maximum(), np.max, digits), (maximum(), np.max, -digits))  # padding is no 0
+    for law, pooled, x in rows:
         window = Window((sliding(n, taps, stride, (1, 2), dilation, count_padding=False),))
         at = portable.linearize(np, window, law, x)
         assert at.y.tolist() == [pooled(x[r]) if r else 0 for r in reads]
@@ -635,6 +642,18 @@ def test_what_an_output_does_not_read_cannot_reach_it() -> None:
                     assert np.isfinite(value[unread]).all()
 
 
+def test_a_tap_that_did_not_win_cannot_reach_the_tangent() -> None:
+    """Not even as 0 times NaN, one way or the other."""
+    x = np.array([[1.0, 2.0, 0.0], [2.0, 1.0, 0.0]])
+    for engine in LINEARIZED:
+        for ties in ("first", "last", "all", "split"):
+            at = LINEARIZED[engine](Window((each(2), whole(3))), maximum(ties), x)
+            with np.errstate(all="ignore"):
+                for bad in (math.nan, math.inf):
+                    assert at.jvp(np.where(x == 2, 5.0, bad)).tolist() == [[5], [5]], (engine, ties)
+                    assert np.isfinite(at.vjp(np.array([[bad], [3.0]]))[0, [0, 2]]).all(), (engine, ties)
+
+
 def test_counts_where_some_windows_count_nothing() -> None:
     x = np.full(3, 6.0)
     axis = sliding(3, 2, 1, (3, 3), count_padding=False)
@@ -676,13 +695,6 @@ def test_a_smooth_max_overflows_for_no_beta(engine: str, beta: float) -> None:
     y = ENGINES[engine](Window((whole(5),)), ndpool.spec.smooth_max(beta), x).item()
     spread = math.log(sum(math.exp(beta * (v - extreme(x))) for v in x)) / beta
     assert y == pytest.approx(extreme(x) + spread, rel=1e-12)
-
-
-LINEARIZED: dict[str, Callable[..., Any]] = {
-    "portable": lambda window, law, x: portable.linearize(np, window, law, x),
-    "reference": reference.linearize,
-    "native": (native if native.available() else reference).linearize,
-}
 
 
 @pytest.mark.parametrize("engine", LINEARIZED)
