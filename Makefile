@@ -75,7 +75,8 @@ stress: $(VENV)/test
 # GCC's sanitizers, each in an environment of its own. The process is Python's, so their runtime is loaded before it;
 # so is libstdc++, or the runtime cannot find what it wraps. Python keeps some memory for ever: no leak check. pytest
 # must not capture what the runtime says as it ends the process. Nor can a process that has little memory hold it.
-# ThreadSanitizer follows Python's own locks, and so needs no list of exceptions; it must be told that forks are meant.
+# ThreadSanitizer follows Python's own locks, and so needs no list of exceptions. It must be told that forks are meant,
+# and not to look at what other libraries do: some of their locks it cannot see.
 sanitize: sanitize-address sanitize-thread
 
 preloaded = LD_PRELOAD="$$($(CXX) -print-file-name=lib$(1).so) $$($(CXX) -print-file-name=libstdc++.so)"
@@ -88,7 +89,7 @@ sanitize-address: built-address
 	  build/address/bin/python -m tests.stress --seconds 30
 
 sanitize-thread: built-thread
-	$(call preloaded,tsan) TSAN_OPTIONS="halt_on_error=1 die_after_fork=0" \
+	$(call preloaded,tsan) TSAN_OPTIONS="halt_on_error=1 die_after_fork=0 ignore_noninstrumented_modules=1" \
 	  build/thread/bin/python -m tests.stress --seconds 120
 
 built-address built-thread: built-%:

@@ -113,9 +113,9 @@ class Pool {
   void before_fork() { mutex_.lock(); }
   void after_fork_in_parent() { mutex_.unlock(); }
   void after_fork_in_child() {
-    unsigned forks = forks_ + 1;
-    new (this) Pool;
-    forks_ = forks;
+    new (&open_) std::vector<std::shared_ptr<Task>>;  // not cleared: nobody is left to end the tasks of other threads
+    idle_ = nullptr, workers_ = 0, forks_++;
+    mutex_.unlock();
   }
 
  private:

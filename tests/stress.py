@@ -390,7 +390,8 @@ def _soon_end(rng: Random, calls: list[Call], long: Call) -> None:
         signal.setitimer(signal.ITIMER_REAL, rng.random() * 0.2)
         with suppress(KeyboardInterrupt):
             long.run()
-            time.sleep(1)
+            while True:
+                time.sleep(0.01)
 
 
 @scenario
