@@ -120,6 +120,11 @@ def draw_call(rng: Random, shape: tuple[int, ...]) -> Call:
         ".vjp": lambda: of_x.vjp(x, dy),
         ".value_and_jvp": lambda: of_x.value_and_jvp(x, dx),
     }
+    if of_x is not op and op.return_indices:
+        y, indices = op(x)
+        ways[", unpooled,"] = lambda: ndpool.max_unpool(
+            y, indices, op.kernel_size, op.stride, op.padding, output_size=shape
+        )
     way = "" if whole else rng.choice(list(ways))
     return Call(f"{op!r}{way} of {dtype} {shape}", ways[way], bits(ways[way]()))
 
