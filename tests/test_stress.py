@@ -39,16 +39,18 @@ def test_a_run_that_fails_is_named(monkeypatch: pytest.MonkeyPatch, capsys: pyte
     ]
 
 
-# A worker that woke late read the job of a caller that had gone on.
+# A worker that woke late read the job of a caller that had gone on: a crash in one call of some ten thousand.
 CALLERS = """
 import sys, threading, time
 import numpy as np, ndpool
 op, x = ndpool.MaxPool(2), np.zeros((16, 128, 128), "f4")
 ndpool.set_threads(16)
-end = time.monotonic() + 8
+end = time.monotonic() + 20
 def work():
-    while time.monotonic() < end:
+    for _ in range(100_000 // {callers}):
         op(x)
+        if time.monotonic() > end:
+            break
 callers = [threading.Thread(target=work) for _ in range({callers})]
 for caller in callers:
     caller.start()
