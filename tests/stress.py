@@ -51,6 +51,8 @@ GROWTH = 64 << 20  # bytes by which a process may grow over half a run
 
 # Sanitizers need more memory than a process with a limit has, and hold on to what is freed.
 SANITIZED = "san.so" in os.environ.get("LD_PRELOAD", "")
+# ThreadSanitizer ends a forked child that starts a thread with the id of one of its parent's.
+FOLLOWS_THREADS = "libtsan.so" in os.environ.get("LD_PRELOAD", "")
 
 # -- calls and what they must give -------------------------------------------------------------------------------------
 
@@ -326,6 +328,8 @@ def forks(stage: Stage) -> None:
             rng.choice(calls).check()
 
     stage.loop(calling([*calls, *[busy_call()] * len(calls)]), 4)
+    if FOLLOWS_THREADS:
+        ndpool.set_threads(1)
     stage.loop(lambda rng: forked(lambda: descend(rng, rng.choice((0, 0, 2)))), 2)
     stage.finish()
 
@@ -678,6 +682,8 @@ def missing(name: str) -> str:
     """Why a scenario cannot run here; nothing if it can."""
     if name in OTHERS and importlib.util.find_spec(name) is None:
         return f"{name} is not installed"
+    if name in ("processes", "endings", "torch") and FOLLOWS_THREADS:
+        return "ThreadSanitizer ends forked children that start threads"
     return "a sanitizer needs the memory" if name == "little_memory" and SANITIZED else ""
 
 
