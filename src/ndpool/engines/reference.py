@@ -88,7 +88,9 @@ def _theirs(law: Law) -> Law:
 
     def pair(result: Any) -> str | None:
         return (
-            None if isinstance(result, tuple) and len(result) == 2 else "give (y, r): the value, and what weigh needs"
+            None
+            if isinstance(result, (tuple, list)) and len(result) == 2
+            else "give (y, r): the value, and what weigh needs"
         )
 
     def something(result: Any) -> str | None:
