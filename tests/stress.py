@@ -502,9 +502,9 @@ def handlers(stage: Stage) -> None:
             reap(child)
         signal.setitimer(signal.ITIMER_REAL, stage.rng.random() * 0.05 + 1e-4)
 
+    stage.loop(calling(calls), 2)  # before there are signals: a child has no second thread to wait for
     signal.signal(signal.SIGALRM, handle)
     signal.setitimer(signal.ITIMER_REAL, 0.001)
-    stage.loop(calling(calls), 2)
     rng = Random(stage.seed)
     while stage.goes_on() or not handled:
         try:
