@@ -120,18 +120,30 @@ template <class S> Put put_typed(const Unpool &u, i64 row, i64 end) {
 
 Put unpool(const Unpool &u, i64 row, i64 end) {
   switch (u.type) {
-    case Type::f32: return put_typed<float>(u, row, end);
-    case Type::f64: return put_typed<double>(u, row, end);
-    case Type::f16: return put_typed<half>(u, row, end);
-    case Type::bf16: return put_typed<bfloat>(u, row, end);
-    case Type::i8: return put_typed<int8_t>(u, row, end);
-    case Type::i16: return put_typed<int16_t>(u, row, end);
-    case Type::i32: return put_typed<int32_t>(u, row, end);
-    case Type::i64: return put_typed<int64_t>(u, row, end);
-    case Type::u8: return put_typed<uint8_t>(u, row, end);
-    case Type::u16: return put_typed<uint16_t>(u, row, end);
-    case Type::u32: return put_typed<uint32_t>(u, row, end);
-    case Type::u64: return put_typed<uint64_t>(u, row, end);
+    case Type::f32:
+      return put_typed<float>(u, row, end);
+    case Type::f64:
+      return put_typed<double>(u, row, end);
+    case Type::f16:
+      return put_typed<half>(u, row, end);
+    case Type::bf16:
+      return put_typed<bfloat>(u, row, end);
+    case Type::i8:
+      return put_typed<int8_t>(u, row, end);
+    case Type::i16:
+      return put_typed<int16_t>(u, row, end);
+    case Type::i32:
+      return put_typed<int32_t>(u, row, end);
+    case Type::i64:
+      return put_typed<int64_t>(u, row, end);
+    case Type::u8:
+      return put_typed<uint8_t>(u, row, end);
+    case Type::u16:
+      return put_typed<uint16_t>(u, row, end);
+    case Type::u32:
+      return put_typed<uint32_t>(u, row, end);
+    case Type::u64:
+      return put_typed<uint64_t>(u, row, end);
   }
   return Put::done;
 }
