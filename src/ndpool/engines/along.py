@@ -55,11 +55,13 @@ def concat(xp: Any, parts: list[Array], axis: int) -> Array:
 
 def pad(xp: Any, a: Array, axis: int, before: int, after: int) -> Array:
     """`a` with that many zeros before and after it on `axis`; a negative number cuts positions off."""
-    n = a.shape[axis]
     if before < 0 or after < 0:
-        a = cut(a, axis, slice(max(0, -before), n - max(0, -after)))
-    ends = [zeros_like(xp, a, axis, max(0, zeros)) for zeros in (before, after)]
-    return concat(xp, [part for part in (ends[0], a, ends[1]) if part is a or part.shape[axis]], axis)
+        a = cut(a, axis, slice(max(0, -before), a.shape[axis] - max(0, -after)))
+    if before <= 0 and after <= 0:
+        return a
+    parts = [zeros_like(xp, a, axis, before)] if before > 0 else []
+    parts += [a, zeros_like(xp, a, axis, after)] if after > 0 else [a]
+    return xp.concat(parts, axis=axis)
 
 
 def spread(xp: Any, parts: Iterable[tuple[int, Array]], step: int, size: int, axis: int) -> Array:
@@ -86,7 +88,7 @@ def spread(xp: Any, parts: Iterable[tuple[int, Array]], step: int, size: int, ax
     if end < step:
         laid.append(zeros_like(xp, laid[0], axis + 1, step - end))
     out = xp.reshape(xp.concat(laid, axis=axis + 1), (*some.shape[:axis], rows * step, *some.shape[axis + 1 :]))
-    return cut(out, axis, slice(size))
+    return cut(out, axis, slice(size)) if size < rows * step else out
 
 
 @dataclass(frozen=True, eq=False)

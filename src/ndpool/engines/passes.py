@@ -303,6 +303,11 @@ def _levels(longest: int, stride: int, per: int) -> list[int]:
     return [0] * (longest - 1) if direct else list(range(top, -1, -1))
 
 
+def _ends(mask: Vector) -> tuple[int, int]:
+    """The first that is set, and the one behind the last."""
+    return int(mask.argmax()), len(mask) - int(mask[::-1].argmax())
+
+
 # -- running -----------------------------------------------------------------------------------------------------------
 
 
@@ -376,11 +381,15 @@ class Pass:
         read = plan.read() if plan.hops and self.multiplies else []
         for level, (hop, meeting) in reversed(list(enumerate(self.hops))):
             parts = meeting.pull(xp, axis, self.doubled[level], blocks[level + 1])
-            if read and not read[level + 1].all():
-                mask = on(xp, device(g), along(read[level + 1], axis, g.ndim))
-                parts = weighted(xp, mask, parts[0]), weighted(xp, mask, parts[1])
-            give(level, pad(xp, parts[0], axis, 0, hop.hop))
-            give(level, pad(xp, parts[1], axis, hop.hop, 0))
+            start, stop = 0, hop.length
+            if read:
+                start, stop = _ends(read[level + 1])
+                parts = tuple(cut(part, axis, slice(start, stop)) for part in parts)
+                if not read[level + 1][start:stop].all():
+                    mask = on(xp, device(g), along(read[level + 1][start:stop], axis, g.ndim))
+                    parts = tuple(weighted(xp, mask, part) for part in parts)
+            for part, before in zip(parts, (start, start + hop.hop), strict=True):
+                give(level, pad(xp, part, axis, before, hop.hop + hop.length - before - (stop - start)))
         return pad(xp, blocks[0], axis, -plan.before, -plan.after)
 
     def read(self) -> Vector:

@@ -298,14 +298,15 @@ class Lp:
         return (m, q**self.p), slope * q ** (self.p - 1)
 
     def merge(self, a: State, b: State) -> Merged:
-        m = self.xp.maximum(a[0], b[0])
-        qa, qb = (self.xp.where(c[0] == m, self.xp.ones_like(m), c[0] / m) for c in (a, b))  # 0 / 0 has none
-        ra, rb = (None, None) if self.p == 1 else (self._share(c[0], m, q) for c, q in ((a, qa), (b, qb)))
-        return (m, a[1] * qa**self.p + b[1] * qb**self.p), ra, rb
-
-    def _share(self, c: Array, m: Array, q: Array) -> tuple[Array, Array]:
-        """Beside an infinite tap a finite one has no share at all: not even of a tangent that is not finite."""
-        return (c == m) | ~self.xp.isinf(m), q ** (self.p - 1)
+        xp, m = self.xp, self.xp.maximum(a[0], b[0])
+        largest = [c[0] == m for c in (a, b)]
+        qa, qb = (xp.where(top, xp.ones_like(m), c[0] / m) for c, top in zip((a, b), largest, strict=True))  # not 0 / 0
+        state = m, a[1] * qa**self.p + b[1] * qb**self.p
+        if self.p == 1:
+            return state, None, None
+        # beside an infinite tap a finite one has no share at all: not even of a tangent that is not finite
+        shares = [top | (m != math.inf) for top in largest]
+        return state, (shares[0], qa ** (self.p - 1)), (shares[1], qb ** (self.p - 1))
 
     def finish(self, state: State, count: Count) -> tuple[Array, Array]:
         m, s = state
