@@ -19,7 +19,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd import Function
 from torch.autograd.forward_ad import unpack_dual
 
 from ..engines import native, triton
@@ -34,6 +33,7 @@ try:
         enable_single_level_autograd_function as single_level,
     )
     from torch.autograd.forward_ad import _set_fwd_grad_enabled as set_forward_mode
+    from torch.autograd.function import _SingleLevelFunction as Function
 
     MISSING = ""
 except ImportError as error:  # pragma: no cover  # another version of torch
@@ -311,7 +311,7 @@ def _autograd(name: str, op: Any, rule: Rule) -> Callable[..., Any]:
             return found if rule.outputs == 1 else (found, *[None] * (rule.outputs - 1))
 
     Differentiated.__name__ = Differentiated.__qualname__ = name
-    apply = super(Function, Differentiated).apply
+    apply = Differentiated.apply
 
     def call(*args: Any) -> Any:
         if transforms_active():

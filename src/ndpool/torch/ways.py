@@ -17,7 +17,8 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, is_grad_enabled, strided
-from torch.autograd import Function, forward_ad
+from torch.autograd import forward_ad
+from torch.autograd.function import _SingleLevelFunction as Function
 from torch.nn import Parameter
 
 from ..engines import native, triton
@@ -208,4 +209,4 @@ class _Direct(Function):
         return (operators.spread if bound.one_winner else operators.pull)(kept, g, text, sizes, bound.last), None
 
 
-_direct: Any = super(Function, _Direct).apply if DIRECT else _Direct.apply  # not through functorch
+_direct: Any = _Direct.apply

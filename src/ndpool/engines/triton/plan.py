@@ -43,6 +43,7 @@ SIZES = {
 }
 WIDE = {tl.float64: torch.float64, tl.float32: torch.float32, tl.int64: torch.int64}
 TAPS = {1: torch.uint8, 2: torch.int16, 4: torch.int32}
+OPTIONS = {"enable_fp_fusion": True}  # what Triton's releases have different defaults for
 NARROW = 2**31 - 2**16  # elements that 32-bit indices reach, with room for a block and for taps beyond the ends
 
 
@@ -422,10 +423,10 @@ def _power(n: int) -> int:
 def _launch(kernel: Any, total: int, block: int, warps: int, *args: Any, **constants: Any) -> None:
     seen = id(kernel), tuple(constants.values())
     if seen in _SEEN:
-        kernel[(triton.cdiv(total, block),)](*args, num_warps=warps, **constants)
+        kernel[(triton.cdiv(total, block),)](*args, num_warps=warps, **OPTIONS, **constants)
         return
     start = time.perf_counter()
-    kernel[(triton.cdiv(total, block),)](*args, num_warps=warps, **constants)
+    kernel[(triton.cdiv(total, block),)](*args, num_warps=warps, **OPTIONS, **constants)
     _SEEN.add(seen)
     log.debug("%s compiled or loaded in %.2f s for %s", kernel.__name__, time.perf_counter() - start, constants)
 
