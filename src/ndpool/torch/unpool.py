@@ -11,6 +11,7 @@ from torch import Tensor
 from ..api import unpooled_shape
 from ..arguments import choice, entries, sizes
 from ..errors import PoolTypeError
+from .kernels import lies_last
 from .ways import PoolRuntimeError, is_plain
 
 
@@ -48,16 +49,20 @@ def max_unpool(
                 f"indices holds {high if high >= size else low}, outside the {size} positions of the output; "
                 "give a larger output_size"
             )
-    at = torch.where(at < 0, size, at)  # a place that is cut off
-    if duplicates == "sum":
-        x = y.new_zeros((*y.shape[:-1], size + 1)).scatter_add(-1, at, y)
+    there, at = at >= 0, at.clamp(min=0)
+    if size == 0 or y.shape[-1] == 0:
+        x = y.new_zeros((*y.shape[:-1], size))
+    elif duplicates == "sum":
+        x = y.new_zeros((*y.shape[:-1], size)).scatter_add(-1, at, torch.where(there, y, 0))
     else:
         # which value comes last is found first: a scatter of values that meet would be anyone's guess on a GPU
-        column = torch.arange(y.shape[-1], device=y.device).expand(y.shape)
-        which = at.new_full((*y.shape[:-1], size + 1), -1).scatter_reduce(-1, at, column, "amax")
-        x = torch.where(which < 0, 0, y.gather(-1, which.clamp(min=0))) if y.shape[-1] else y.new_zeros(which.shape)
-    x = x[..., :size].reshape(*x.shape[:-1], *[out[a] for a in pooled])
-    return x.movedim(last, pooled)
+        column = torch.where(there, torch.arange(y.shape[-1], device=y.device), -1)
+        which = at.new_full((*y.shape[:-1], size), -1).scatter_reduce(-1, at, column, "amax")
+        x = torch.where(which < 0, 0, y.gather(-1, which.clamp(min=0)))
+    x = x.reshape(*x.shape[:-1], *[out[a] for a in pooled]).movedim(last, pooled)
+    # as torch lays it: channels stay last in 4-D, and all else is contiguous
+    keeps = input.ndim == 4 and lies_last(input.shape, input.stride())
+    return x.contiguous(memory_format=torch.channels_last if keeps else torch.contiguous_format)
 
 
 def check_output_size(

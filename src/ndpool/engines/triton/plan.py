@@ -21,7 +21,7 @@ from torch import Tensor
 from ...spec import SUM, Axis, Law, Window, each
 from ..dtypes import name
 from ..native import longest
-from . import gather, scatter
+from . import NotCompiledError, gather, scatter
 
 log = logging.getLogger("ndpool.triton")
 
@@ -426,7 +426,12 @@ def _launch(kernel: Any, total: int, block: int, warps: int, *args: Any, **const
         kernel[(triton.cdiv(total, block),)](*args, num_warps=warps, **OPTIONS, **constants)
         return
     start = time.perf_counter()
-    kernel[(triton.cdiv(total, block),)](*args, num_warps=warps, **OPTIONS, **constants)
+    try:
+        kernel[(triton.cdiv(total, block),)](*args, num_warps=warps, **OPTIONS, **constants)
+    except (torch.OutOfMemoryError, MemoryError):
+        raise
+    except Exception as error:  # Triton's own kinds are many, and others in each release
+        raise NotCompiledError(f"{kernel.__name__} does not compile: {type(error).__name__}: {error}") from error
     _SEEN.add(seen)
     log.debug("%s compiled or loaded in %.2f s for %s", kernel.__name__, time.perf_counter() - start, constants)
 
