@@ -8,6 +8,7 @@ import pickle
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -343,11 +344,10 @@ def test_left_to_torch_by_the_windows_that_there_are() -> None:
         (k, s, d, c) for k in (1, 2, 3) for s in (1, 3) for d in (1, 2, 3) for c in (True, False)
     ]:
         for p in range((d * (k - 1) + 1) // 2 + 1):
-            alone = False
+            alone = []
             for n in range(1, 12):
-                try:
+                with suppress(RuntimeError):
                     y = F.max_pool2d(torch.ones(1, n, 1), (k, 1), (s, 1), (p, 0), (d, 1), ceil_mode)
-                except RuntimeError:
-                    continue
-                alone = alone or bool(y.isneginf().any())
-            assert bool(_max_differs(k, s, p, d, ceil_mode)) == alone, (k, s, p, d, ceil_mode)
+                    alone.append(bool(y.isneginf().any()))
+            if alone:  # else torch takes no input with this padding
+                assert bool(_max_differs(k, s, p, d, ceil_mode)) == any(alone), (k, s, p, d, ceil_mode)

@@ -56,11 +56,10 @@ def _made(record: type[Op], rank: int | None) -> Callable[..., Call]:
         if len(args) > len(order) or len(given) < len(args) + len(kwargs):
             inspect.Signature([own.parameters[n] for n in order]).bind(*args, **kwargs)  # raises in Python's words
         divisor = given.get("divisor_override")
-        if isinstance(divisor, int) and divisor < 0:  # torch takes it: the mean over -divisor, negated
+        negated = isinstance(divisor, int) and divisor < 0  # torch takes it
+        if negated:
             given["divisor_override"] = -divisor
-        call = Call(record(**_torchs(name, given, rank), axes=tuple(range(-rank, 0))), rank)
-        call.negated = given.get("divisor_override") != divisor
-        return call
+        return Call(record(**_torchs(name, given, rank), axes=tuple(range(-rank, 0))), rank, negated)
 
     return made
 

@@ -49,10 +49,8 @@ class Call:
     """A function with its arguments read: the record, the rank that torch's rules ask for (None: our own rules hold),
     whether the result is negated, and the plans for tensors it has seen, which need no more questions."""
 
-    negated = False
-
-    def __init__(self, op: Op, rank: int | None = None):
-        self.op, self.rank = op, rank
+    def __init__(self, op: Op, rank: int | None = None, negated: bool = False):
+        self.op, self.rank, self.negated = op, rank, negated
         self.indices = bool(getattr(op, "return_indices", False))
         self.keeps = bool(getattr(op, "keepdims", True))
         self.bounds: dict[Any, Bound | Launched] = {}
