@@ -245,3 +245,23 @@ def test_a_negative_divisor(way: str, name: str) -> None:
     want = module(x.detach()[..., 0, :, :] if x.ndim == 5 else x.detach())
     assert len(ndpool.torch.convert(module).replaced) == 1
     torch.testing.assert_close(module(x.detach()[..., 0, :, :] if x.ndim == 5 else x.detach()), want)
+
+
+def test_where_layouts_differ_from_torchs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As docs/torch.md lists them: channels stay last in 3-D, but not without a batch."""
+    use("operators", monkeypatch)
+    last = torch.channels_last_3d
+    x = values(7, (2, 3, 6, 6, 6), ties=False).to(memory_format=last)
+    calls = {"avg_pool3d": (2,), "lp_pool3d": (2, 2), "adaptive_max_pool3d": (3,), "adaptive_avg_pool3d": (3,)}
+    for name, arguments in calls.items():
+        got, want = (getattr(module, name)(x, *arguments) for module in (N, F))
+        torch.testing.assert_close(got, want)
+        assert got.is_contiguous(memory_format=last)
+        assert want.is_contiguous()
+    one, theirs = (module.max_pool3d(x[0], 2) for module in (N, F))
+    assert one.is_contiguous()
+    assert theirs[None].is_contiguous(memory_format=last)
+    leaf = values(7, (2, 3, 6, 6), ties=False).to(memory_format=torch.channels_last).requires_grad_()
+    got, want = (torch.autograd.grad(module.adaptive_avg_pool2d(leaf, 1).sum(), leaf)[0] for module in (N, F))
+    assert got.is_contiguous(memory_format=torch.channels_last)
+    assert want.is_contiguous()
