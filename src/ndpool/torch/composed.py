@@ -73,7 +73,7 @@ class Composed:
 
     # -- taps and positions
 
-    def _start(self, a: int, axis: Any, like: Tensor) -> Tensor:
+    def _start(self, a: int, axis: Any, like: Tensor) -> Any:
         """Where each output's window starts on that axis, before clipping."""
         o = torch.arange(axis.outputs, device=like.device)
         return (o * axis.stride // axis.per - axis.lo).reshape((-1,) + (1,) * (-a - 1))
@@ -104,7 +104,7 @@ class Composed:
         rows = tuple(a for a, _ in self.axes)
         return t.movedim(rows, tuple(range(-len(rows), 0))).flatten(-len(rows))
 
-    def _shaped(self, t: Tensor, shape: tuple[int, ...]) -> Tensor:
+    def _shaped(self, t: Tensor, shape: tuple[int, ...]) -> Any:
         rows = tuple(a for a, _ in self.axes)
         return t.unflatten(-1, [shape[a] for a in rows]).movedim(tuple(range(-len(rows), 0)), rows)
 

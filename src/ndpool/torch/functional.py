@@ -55,7 +55,7 @@ def _made(record: type[Op], rank: int | None) -> Callable[..., Call]:
         given = dict(zip(order, args, strict=False)) | kwargs
         if len(args) > len(order) or len(given) < len(args) + len(kwargs):
             inspect.Signature([own.parameters[n] for n in order]).bind(*args, **kwargs)  # raises in Python's words
-        divisor = given.get("divisor_override")
+        divisor: Any = given.get("divisor_override")
         negated = isinstance(divisor, int) and divisor < 0  # torch takes it
         if negated:
             given["divisor_override"] = -divisor

@@ -2,8 +2,8 @@
 `positions`.
 
 They are closed under differentiation: the derivative of each is made of the others, so every order and every mixture of
-forward and reverse mode is there. Reading order: the derivatives (a `Rule` an operator), the kernels and the shapes of
-what they give, how an operator is registered, and at the end the operators.
+forward and reverse mode is there. Reading order: the derivatives (a `Rule` per operator), the kernels and the shapes of
+what they give, how an operator is registered, the operators, and at the end a trial of their derivatives.
 
 Why not `torch.library.custom_op`: its forward mode is silently wrong and functorch's grad fails on it. An operator with
 an autograd.Function on its Autograd key, entered at one functorch level at a time, passes every transform; it takes a
@@ -263,7 +263,7 @@ def _register(name: str, schema: str, kernel: Callable[..., Any], fake: Callable
 def _autograd(name: str, op: Any, rule: Rule) -> Callable[..., Any]:
     """What runs on the Autograd key: an autograd.Function at the functorch level that the dispatcher is at."""
 
-    class Differentiated(Function):
+    class Differentiated(Function):  # type: ignore[misc]
         @staticmethod
         def forward(modes: Any, *args: Any) -> Any:
             if modes is None:
@@ -385,7 +385,7 @@ def usable() -> bool:
         AVAILABLE
         and passes("torch.autograd")
         and (not transforms_active() or passes("torch.func.grad"))
-        and (forward_ad._current_level < 0 or passes("torch.func.jvp"))
+        and (getattr(forward_ad, "_current_level", -1) < 0 or passes("torch.func.jvp"))
     )
 
 

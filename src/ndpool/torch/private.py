@@ -10,12 +10,15 @@ Without one of the first all tensors take `composite`, without one of the second
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 from operator import attrgetter
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
+
+C = TypeVar("C", bound=Callable[..., Any])
 
 # our name: torch's module and what to look up in it
 OPERATORS = {
@@ -78,7 +81,7 @@ def _look_up(places: dict[str, str]) -> list[str]:
     return missing
 
 
-def constant(function: Any) -> Any:
+def constant(function: C) -> C:
     """Let torch.compile call the function as it traces, and keep what it gives. This is what
     torch.compiler.assume_constant_result sets; calling that would import the compiler, a second, for everyone."""
     vars(function)[CONSTANT] = True

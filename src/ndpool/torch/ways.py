@@ -177,7 +177,7 @@ def _plain_keys(device: torch.device) -> Any:
     return dispatch_keys(torch.empty(0, device=device))
 
 
-class _Direct(Function):
+class _Direct(Function):  # type: ignore[misc]
     """A plan between two plain tensors. Higher orders, and whatever else is not plain, take the operators."""
 
     @staticmethod
