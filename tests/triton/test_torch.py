@@ -90,8 +90,10 @@ class Broken:
         raise AttributeError("'str' object has no attribute 'type'")
 
 
-@pytest.mark.parametrize("kernel", ["gather", "pick", "scatter", "pull", "collect"])
-@pytest.mark.parametrize("op", OPS)
+@pytest.mark.parametrize(
+    ("op", "kernel"),
+    [("max", "gather"), ("max", "pick"), ("max", "scatter"), ("smooth max", "gather"), ("across channels", "scatter")],
+)
 def test_kernels_that_do_not_compile_beside_those_that_do(
     op: str, kernel: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -109,7 +111,6 @@ def test_kernels_that_do_not_compile_beside_those_that_do(
         got = f(x), torch.func.vjp(f, x)[1](values(*f(x).shape))[0], torch.func.jvp(f, (x,), (x.sin(),))[1]
     for a, b in zip(got, want, strict=True):
         torch.testing.assert_close(a, b)
-    told = [str(w.message) for w in seen if w.category is RuntimeWarning]
-    assert len(told) == min(1, len(private.PROBLEMS))
-    assert all("does not compile: AttributeError: 'str' object" in text for text in told)
-    assert told or (op, kernel) not in {("max", "gather"), ("max", "pick"), ("max", "scatter"), ("lp", "pull")}
+    (told,) = [str(w.message) for w in seen if w.category is RuntimeWarning]
+    assert "does not compile: AttributeError: 'str' object" in told
+    assert private.PROBLEMS
