@@ -2,8 +2,7 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-TORCH := torch==2.13.0
-TRITON := triton==3.7.1
+LIGHT := torch==2.13.0 triton==3.7.1
 PIP := $(BIN)/python -m pip --disable-pip-version-check -q
 NATIVE := CMakeLists.txt $(wildcard native/*)
 
@@ -12,11 +11,12 @@ NATIVE := CMakeLists.txt $(wildcard native/*)
 INSTALL := install --no-build-isolation
 FETCHED := -c 'from scikit_build_core.build import *; print(*get_requires_for_build_editable())'
 
-.PHONY: demo test lint types unit native stress fuzz bench gpu-test clean
+.PHONY: demo test lint types unit native stress fuzz bench gpu-test test-torch test-numpy clean
 .PHONY: sanitize sanitize-address sanitize-thread built-address built-thread
 
 # Where there is a compiler, a native build that fails is an error; only the demo does without it, as pip does.
-test lint types unit native sanitize sanitize-address sanitize-thread stress fuzz bench: export NDPOOL_NATIVE ?= $(if $(shell command -v $(CXX)),1)
+CHECKS := test lint types unit native sanitize sanitize-address sanitize-thread stress fuzz bench test-torch test-numpy
+$(CHECKS): export NDPOOL_NATIVE ?= $(if $(shell command -v $(CXX)),1)
 
 $(VENV)/tools: Makefile
 	$(PYTHON) -m venv $(VENV)
@@ -29,12 +29,12 @@ $(VENV)/base: pyproject.toml $(NATIVE) | $(VENV)/tools
 	touch $@
 
 $(VENV)/test: pyproject.toml Makefile | $(VENV)/base
-	$(PIP) install $(TORCH) $(TRITON)
+	$(PIP) install $(LIGHT)
 	$(PIP) $(INSTALL) -e '.[test]'
 	touch $@
 
 $(VENV)/bench: pyproject.toml Makefile | $(VENV)/base
-	$(PIP) install $(TORCH)
+	$(PIP) install $(firstword $(LIGHT))
 	$(PIP) $(INSTALL) -e '.[bench]'
 	touch $@
 
@@ -57,6 +57,28 @@ unit: $(VENV)/test
 # Needs a GPU, and a build of torch for it: where there is none the tests say so. Any environment with pytest will do.
 gpu-test:
 	PYTHONPATH=src $(PYTHON) -m pytest -q -p no:cacheprovider -W ignore tests/gpu
+
+# Another release of torch with the Triton that comes with it (5 GB), or of NumPy, in an environment of its own under
+# build/. The wheel is packed from what is compiled already.
+TORCH ?= 2.15.0
+NUMPY ?= 2.1.0
+define environment
+	test -e $(1)/bin/python || $(PYTHON) -m venv $(1)
+	rm -rf build/wheel
+	$(PIP) wheel --no-build-isolation --no-deps -w build/wheel .
+	$(1)/bin/python -m pip --disable-pip-version-check -q install $(2) "$$(ls build/wheel/*.whl)[test]"
+	$(1)/bin/python -m pip --disable-pip-version-check -q install --force-reinstall --no-deps build/wheel/*.whl
+endef
+
+test-torch: $(VENV)/base
+	$(call environment,build/torch-$(TORCH),torch==$(TORCH))
+	build/torch-$(TORCH)/bin/python -m pytest -q tests/torch
+	build/torch-$(TORCH)/bin/python -m tests.triton.compiled
+	TRITON_INTERPRET=1 build/torch-$(TORCH)/bin/python -m pytest -q tests/triton/test_torch.py
+
+test-numpy: $(VENV)/base
+	$(call environment,build/numpy-$(NUMPY),numpy==$(NUMPY))
+	build/numpy-$(NUMPY)/bin/python -m pytest -q tests/test_native.py tests/test_agreement.py -k native
 
 # After a change in native/, or once there is a compiler: compiles what changed, in the compiler's own words.
 native:

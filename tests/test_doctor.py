@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from importlib.util import find_spec
 
 import numpy as np
 import pytest
@@ -12,6 +13,14 @@ import pytest
 import ndpool
 from ndpool import cli, doctor, settings
 from ndpool.engines import native
+
+
+@pytest.fixture(autouse=True)
+def adapter(monkeypatch):
+    """What the doctor asks of torch, which takes seconds to import: told here."""
+    answer = ["torch adapter: in use on torch 2.71"]
+    monkeypatch.setattr(doctor, "_adapter", lambda: answer)
+    return answer
 
 
 def said(capsys) -> str:
@@ -23,7 +32,8 @@ def said(capsys) -> str:
 
 def told(code: str = "", **environ: str) -> str:
     """What `ndpool doctor` says about the native engine in a process of its own, after `code`."""
-    run = [sys.executable, "-c", f"{code}\nfrom ndpool.cli import main\nmain(['doctor'])"]
+    quick = "from ndpool import doctor\ndoctor._adapter = list"  # importing torch takes seconds
+    run = [sys.executable, "-c", f"{code}\n{quick}\nfrom ndpool.cli import main\nmain(['doctor'])"]
     environ = {**os.environ, "NDPOOL_ENGINE": "", **environ}
     out = subprocess.run(run, env=environ, capture_output=True, text=True, check=True).stdout
     (line,) = [line for line in out.splitlines() if line.startswith("native engine")]
@@ -84,6 +94,45 @@ def test_the_environment_switches_it_off():
 @pytest.mark.skipif(os.environ.get("NDPOOL_NATIVE") != "1", reason="the build was free to fail")
 def test_the_extension_that_had_to_be_built_is_there():
     assert told() == "native engine: in use"
+
+
+def test_the_torch_adapter_is_described(capsys, adapter):
+    adapter.append("  and a word of it")
+    assert "\ntorch adapter: in use on torch 2.71\n  and a word of it\n\nengine" in said(capsys)
+
+
+def run_adapter(code: str) -> list[str]:
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    return done.stdout.splitlines()
+
+
+@pytest.mark.skipif(find_spec("torch") is None, reason="torch is not installed")
+def test_the_torch_adapter_says_what_fails():
+    code = """
+import warnings
+warnings.simplefilter("ignore")
+from ndpool.torch import operators, state
+def broken(*_):
+    raise NotImplementedError("could not find kernel")
+operators.TRIALS["torch.func.jvp"] = broken
+print(*state.lines(), sep="\\n")"""
+    lines = run_adapter(code)
+    assert lines[0].startswith("torch adapter: ")
+    if native.available():
+        assert "in part on torch" in lines[0]
+        assert "torch.func.jvp fail (NotImplementedError: could not find kernel)" in lines[1]
+        assert "tried here: derivatives by torch.autograd, torch.func.grad" in lines[2]
+
+
+def test_a_torch_that_does_not_load_is_told():
+    code = """
+import subprocess
+from types import SimpleNamespace
+from ndpool import doctor
+doctor._installed = lambda name: "2.71"
+doctor.subprocess = SimpleNamespace(run=lambda *_, **__: SimpleNamespace(returncode=1, stderr="x\\nImportError: y\\n"))
+print(*doctor._adapter())"""
+    assert run_adapter(code) == ["torch adapter: not in use; it does not load: ImportError: y"]
 
 
 def test_no_library_is_imported_to_ask_its_version():

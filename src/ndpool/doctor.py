@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import platform
+import subprocess
+import sys
 import warnings
 from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError, version
@@ -43,6 +45,7 @@ def _lines() -> Iterator[str]:
         yield "triton engine: in use where there is a GPU of compute capability {}.{} or more".format(*triton.LEAST)
     else:
         yield f"triton engine: not in use; {triton.reason()}"
+    yield from _adapter()
     yield ""
     yield from _table([("engine", "runs", "under"), *((name, *served) for name, served in ENGINES.items())])
     yield ""
@@ -51,6 +54,16 @@ def _lines() -> Iterator[str]:
     yield ""
     yield "optional libraries"
     yield from _table([("  " + name, _installed(name)) for name in OPTIONAL])
+
+
+def _adapter() -> list[str]:
+    """What the torch adapter finds, in a process of its own: importing torch takes seconds, and may fail."""
+    if _installed("torch") == "not installed":
+        return []
+    done = subprocess.run([sys.executable, "-m", "ndpool.torch.state"], capture_output=True, text=True, check=False)
+    if done.returncode == 0:
+        return done.stdout.splitlines()
+    return [f"torch adapter: not in use; it does not load: {done.stderr.strip().rpartition(chr(10))[2]}"]
 
 
 def _installed(name: str) -> str:

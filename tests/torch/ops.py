@@ -17,12 +17,14 @@ from ndpool.torch import operators, ways
 
 Run = Callable[[Tensor], Tensor]
 
-# torch's own warnings: in its forward mode, its linearize and its export, and for operations that it cannot batch
+# torch's own warnings: in its forward mode, its linearize, its export and its opcheck, and for what it cannot batch
 QUIET = [
     pytest.mark.filterwarnings("ignore:.*torch.jit.*:DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore:.*torch.jit.*:FutureWarning"),
     pytest.mark.filterwarnings("ignore:Attempted to insert a get_attr Node:UserWarning"),
     pytest.mark.filterwarnings("ignore:.*LeafSpec:FutureWarning"),
     pytest.mark.filterwarnings("ignore:There is a performance drop:UserWarning"),
+    pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf:UserWarning"),
 ]
 
 

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+import ndpool.torch
 from ndpool.torch import functional as N
 from tests import cases  # noqa: F401  # its profile of hypothesis
 
@@ -211,3 +212,56 @@ def test_channels_stay_last(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
                     assert got.is_contiguous(memory_format=memory)
                 else:
                     assert got.stride() == want.stride(), (z.shape, z.stride())
+
+
+@pytest.mark.parametrize("duplicates", ["last", "sum"])
+def test_unpooled_tensors_lie_as_torchs(duplicates: str) -> None:
+    for rank, memories in (
+        (1, ["contiguous_format"]),
+        (2, ["contiguous_format", "channels_last"]),
+        (3, ["channels_last_3d"]),
+    ):
+        for memory in memories:
+            x = values(7, (2, 3, *[6] * rank), ties=False).to(memory_format=getattr(torch, memory))
+            for z in (x, x[0], x[:, :, ::2]):
+                y, at = getattr(F, f"max_pool{rank}d")(z, 2, return_indices=True)
+                got, want = (getattr(module, f"max_unpool{rank}d")(y, at, 2) for module in (N, F))
+                assert torch.equal(got, want)
+                assert got.stride() == want.stride(), (z.shape, z.stride())
+    y, at = F.max_pool2d(x[0], 2, return_indices=True)
+    N.max_unpool2d(y, at, 2, duplicates=duplicates).view(-1)
+    nothing = torch.full_like(at, -1)
+    assert not N.max_unpool2d(y, nothing, 2, duplicates=duplicates).any()
+
+
+@pytest.mark.parametrize("name", ["avg_pool2d", "avg_pool3d"])
+def test_a_negative_divisor(way: str, name: str) -> None:
+    x = values(7, (2, 3, 6, 6, 6)[: 2 + int(name[-2])], ties=False).requires_grad_()
+    for arguments in ((2, 2, 0, False, True, -3), (2, 1, 1, True, False, -1)):
+        got, want = (getattr(module, name)(x, *arguments) for module in (N, F))
+        torch.testing.assert_close(got, want)
+        torch.testing.assert_close(*(torch.autograd.grad((y**2).sum(), x)[0] for y in (got, want)))
+    module = torch.nn.AvgPool2d(2, divisor_override=-3)
+    want = module(x.detach()[..., 0, :, :] if x.ndim == 5 else x.detach())
+    assert len(ndpool.torch.convert(module).replaced) == 1
+    torch.testing.assert_close(module(x.detach()[..., 0, :, :] if x.ndim == 5 else x.detach()), want)
+
+
+def test_where_layouts_differ_from_torchs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As docs/torch.md lists them: channels stay last in 3-D, but not without a batch."""
+    use("operators", monkeypatch)
+    last = torch.channels_last_3d
+    x = values(7, (2, 3, 6, 6, 6), ties=False).to(memory_format=last)
+    calls = {"avg_pool3d": (2,), "lp_pool3d": (2, 2), "adaptive_max_pool3d": (3,), "adaptive_avg_pool3d": (3,)}
+    for name, arguments in calls.items():
+        got, want = (getattr(module, name)(x, *arguments) for module in (N, F))
+        torch.testing.assert_close(got, want)
+        assert got.is_contiguous(memory_format=last)
+        assert want.is_contiguous()
+    one, theirs = (module.max_pool3d(x[0], 2) for module in (N, F))
+    assert one.is_contiguous()
+    assert theirs[None].is_contiguous(memory_format=last)
+    leaf = values(7, (2, 3, 6, 6), ties=False).to(memory_format=torch.channels_last).requires_grad_()
+    got, want = (torch.autograd.grad(module.adaptive_avg_pool2d(leaf, 1).sum(), leaf)[0] for module in (N, F))
+    assert got.is_contiguous(memory_format=torch.channels_last)
+    assert want.is_contiguous()

@@ -8,6 +8,7 @@ import pickle
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -317,3 +318,36 @@ def test_modules_compile_and_are_written_whole() -> None:
     torch.save(net.state_dict(), stream)
     stream.seek(0)
     assert list(torch.load(stream)) == ["1.beta"]
+
+
+def test_a_window_of_padding_alone_is_left_to_torch() -> None:
+    """torch gives -inf there, on short inputs; ndpool an error. Other padded and dilated windows are taken."""
+    model = tnn.Sequential(tnn.MaxPool1d(2, None, 1, 2), tnn.MaxPool2d((3, 2), 1, (2, 1), 2), tnn.MaxPool2d(3, 1, 2, 2))
+    report = ndpool.torch.convert(model)
+    assert [name for name, _ in report.replaced] == ["2"]
+    assert {reason for *_, reason in report.left} == {
+        "on an axis of size 1 a window reads padding alone, where torch gives -inf"
+    }
+    x = torch.ones(2, 3, 1)
+    assert model[0](x).isneginf().all()
+    with ndpool.torch.patched():
+        assert F.max_pool1d(x, 2, None, 1, 2).isneginf().all()
+        assert F.max_pool1d(x, kernel_size=[2], padding=1, dilation=[2]).isneginf().all()
+        assert F.max_pool2d(x[None], (2, 1), 1, 0).shape == (1, 2, 2, 1)
+
+
+def test_left_to_torch_by_the_windows_that_there_are() -> None:
+    """`convert` says that a window may read nothing if and only if torch gives -inf on some size."""
+    from ndpool.torch.convert import _max_differs
+
+    for k, s, d, ceil_mode in [
+        (k, s, d, c) for k in (1, 2, 3) for s in (1, 3) for d in (1, 2, 3) for c in (True, False)
+    ]:
+        for p in range((d * (k - 1) + 1) // 2 + 1):
+            alone = []
+            for n in range(1, 12):
+                with suppress(RuntimeError):
+                    y = F.max_pool2d(torch.ones(1, n, 1), (k, 1), (s, 1), (p, 0), (d, 1), ceil_mode)
+                    alone.append(bool(y.isneginf().any()))
+            if alone:  # else torch takes no input with this padding
+                assert bool(_max_differs(k, s, p, d, ceil_mode)) == any(alone), (k, s, p, d, ceil_mode)

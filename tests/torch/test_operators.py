@@ -15,14 +15,14 @@ from torch.library import opcheck
 import ndpool
 from ndpool.engines import native
 from ndpool.torch import functional as N
-from ndpool.torch import kernels, operators
+from ndpool.torch import kernels, operators, private
 from ndpool.torch.pooling import RECORDS, of, read
 
 from .ops import QUIET
 
 pytestmark = [
     *QUIET,
-    pytest.mark.skipif(not operators.AVAILABLE, reason=f"no operators: {operators.MISSING or native.reason()}"),
+    pytest.mark.skipif(not operators.AVAILABLE, reason=f"no operators: {private.MISSING or native.reason()}"),
 ]
 
 

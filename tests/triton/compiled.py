@@ -33,7 +33,7 @@ def compile_launch(kernel: Any, total: int, block: int, warps: int, *args: Any, 
     even = [n for n, arg in zip(names, args, strict=True) if isinstance(arg, torch.Tensor) or arg % 16 == 0]
     aligned = {(kernel.arg_names.index(n),): [["tt.divisibility", 16]] for n in even}
     source = ASTSource(kernel, signature=signature, constexprs=constants, attrs=aligned)
-    return triton.compile(source, target=TARGET, options={"num_warps": warps})
+    return triton.compile(source, target=TARGET, options={"num_warps": warps, **plans.OPTIONS})
 
 
 SQUARE = Window((each(2), sliding(9, 3, 2, (1, 1)), sliding(9, 3, 2, (1, 1))))

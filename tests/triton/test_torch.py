@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator
+from types import SimpleNamespace
 
 import pytest
 import torch
 from torch import Tensor
 
+from ndpool.engines.triton import plan as plans
 from ndpool.torch import functional as N
-from ndpool.torch import pooling, ways
+from ndpool.torch import pooling, private, ways
 from ndpool.torch.gpu import Launched
 
 from ..torch.ops import QUIET
@@ -76,3 +79,38 @@ def test_indices_and_strides_of_any_kind() -> None:
         y, places = N.max_pool2d(given, 2, return_indices=True)
         flat = given.flatten(-2)
         assert torch.equal(flat.gather(-1, places.flatten(-2)).view(y.shape), y)
+
+
+class Broken:
+    """A kernel that this release of Triton does not compile."""
+
+    __name__ = "kernel"
+
+    def __getitem__(self, grid: object) -> None:
+        raise AttributeError("'str' object has no attribute 'type'")
+
+
+@pytest.mark.parametrize(
+    ("op", "kernel"),
+    [("max", "gather"), ("max", "pick"), ("max", "scatter"), ("smooth max", "gather"), ("across channels", "scatter")],
+)
+def test_kernels_that_do_not_compile_beside_those_that_do(
+    op: str, kernel: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One launch fails, the others are Triton's: what won is told in the same way by both."""
+    x, f = values(2, 3, 7, 6), OPS[op]
+    want = f(x), torch.func.vjp(f, x)[1](values(*f(x).shape))[0], torch.func.jvp(f, (x,), (x.sin(),))[1]
+    pooling.read.cache_clear()
+    pooling.of.cache_clear()
+    monkeypatch.setattr(private, "PROBLEMS", [])
+    module = "gather" if hasattr(plans.gather, kernel) else "scatter"
+    broken = SimpleNamespace(**{**vars(getattr(plans, module)), kernel: Broken()})
+    monkeypatch.setattr(plans, module, broken)
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always", RuntimeWarning)
+        got = f(x), torch.func.vjp(f, x)[1](values(*f(x).shape))[0], torch.func.jvp(f, (x,), (x.sin(),))[1]
+    for a, b in zip(got, want, strict=True):
+        torch.testing.assert_close(a, b)
+    (told,) = [str(w.message) for w in seen if w.category is RuntimeWarning]
+    assert "does not compile: AttributeError: 'str' object" in told
+    assert private.PROBLEMS

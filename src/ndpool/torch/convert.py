@@ -14,7 +14,9 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.nn import Module
 
-from . import functional
+from ..errors import PoolError
+from ..spec import sliding
+from . import functional, private
 from .functional import RANKS
 from .nn import TORCH
 
@@ -59,6 +61,32 @@ def _differs(module: Any) -> str:
     """Why ndpool would give something else; empty if it would not."""
     if isinstance(module, (torch.nn.LPPool1d, torch.nn.LPPool2d, torch.nn.LPPool3d)):
         return _lp_differs(module.norm_type, module.ceil_mode)
+    if isinstance(module, (torch.nn.MaxPool1d, torch.nn.MaxPool2d, torch.nn.MaxPool3d)):
+        return _max_differs(*[functional.fixed(getattr(module, name)) for name in functional.ORDER["max_pool"][:5]])
+    return ""
+
+
+@private.constant
+def _max_differs(
+    kernel_size: Any,
+    stride: Any = None,
+    padding: Any = 0,
+    dilation: Any = 1,
+    ceil_mode: bool = False,
+    return_indices: bool = False,
+) -> str:
+    """A window that reads padding alone gives -inf there and an error here. Only short inputs have such windows, and
+    only where taps lie apart: as many sizes are tried as a window spans."""
+    each = [v if isinstance(v, tuple) else (v,) for v in (kernel_size, stride or kernel_size, padding, dilation)]
+    rank = max(map(len, each))
+    for k, s, p, d in zip(*(v * rank if len(v) == 1 else v for v in each), strict=True):
+        for n in range(1, d * (k - 1) + 1 if d > 1 and p > 0 else 1):
+            try:
+                axis = sliding(n, k, s, (p, p), d, ceil_mode)
+            except PoolError:
+                continue
+            if not all(map(axis.reads, range(axis.outputs))):
+                return f"on an axis of size {n} a window reads padding alone, where torch gives -inf"
     return ""
 
 
@@ -107,13 +135,15 @@ def _with_indices(ours: Callable[..., Any]) -> Callable[..., Any]:
 
 def _routed(ours: Callable[..., Any], theirs: Callable[..., Any]) -> Callable[..., Any]:
     """ndpool's function where it gives what torch's does; torch's for what it alone takes."""
-    is_lp = theirs.__name__.startswith("lp_pool")
+    is_lp, is_max = (theirs.__name__.startswith(stem) for stem in ("lp_pool", "max_pool"))
 
     @wraps(theirs)
     def call(input: Tensor, *args: Any, **kwargs: Any) -> Any:
         if input.layout is not torch.strided or input.is_quantized or input.is_nested:
             return theirs(input, *args, **kwargs)
         if is_lp and _lp_differs(*_lp_arguments(*args, **kwargs)):
+            return theirs(input, *args, **kwargs)
+        if is_max and _max_differs(*functional.fixed(args), **{k: functional.fixed(v) for k, v in kwargs.items()}):
             return theirs(input, *args, **kwargs)
         return ours(input, *args, **kwargs)
 

@@ -20,7 +20,7 @@ from .. import ops
 from ..arguments import entries, sizes
 from ..errors import PoolError, PoolTypeError
 from ..op import Op, function_name
-from . import composite, unpool, ways
+from . import composite, private, unpool, ways
 from .pooling import RECORDS, Pooling
 from .ways import Call, PoolRuntimeError, eager
 
@@ -55,7 +55,11 @@ def _made(record: type[Op], rank: int | None) -> Callable[..., Call]:
         given = dict(zip(order, args, strict=False)) | kwargs
         if len(args) > len(order) or len(given) < len(args) + len(kwargs):
             inspect.Signature([own.parameters[n] for n in order]).bind(*args, **kwargs)  # raises in Python's words
-        return Call(record(**_torchs(name, given, rank), axes=tuple(range(-rank, 0))), rank)
+        divisor: Any = given.get("divisor_override")
+        negated = isinstance(divisor, int) and divisor < 0  # torch takes it
+        if negated:
+            given["divisor_override"] = -divisor
+        return Call(record(**_torchs(name, given, rank), axes=tuple(range(-rank, 0))), rank, negated)
 
     return made
 
@@ -99,12 +103,12 @@ def _function(record: type[Op], rank: int | None) -> Callable[..., Any]:
                 args, kwargs = fixed(args), {key: fixed(value) for key, value in kwargs.items()}
                 found = _constant_call(name, args, tuple(kwargs.items()))
                 pooling = _constant_pooling(name, args, tuple(kwargs.items()), input.dtype, input.ndim)
-                return ways.traced(found, pooling, input)
+                return -ways.traced(found, pooling, input) if found.negated else ways.traced(found, pooling, input)
             try:
                 found = made(*args, **kwargs)
             except TypeError:  # a list has no hash, nor has a tracer's symbol
                 found = made(*fixed(args), **{key: fixed(value) for key, value in kwargs.items()})
-            return eager(found, input)
+            return -eager(found, input) if found.negated else eager(found, input)
         except PoolError as error:
             raise _told(name, stem, error) from None
 
@@ -171,10 +175,12 @@ def fixed(value: Any) -> Any:
     return value
 
 
+@private.constant
 def _constant_call(name: str, args: tuple[Any, ...], kwargs: tuple[Any, ...]) -> Call:
     return MADE[name](*args, **dict(kwargs))
 
 
+@private.constant
 def _constant_pooling(
     name: str, args: tuple[Any, ...], kwargs: tuple[Any, ...], dtype: torch.dtype, ndim: int
 ) -> Pooling:
@@ -184,14 +190,9 @@ def _constant_pooling(
     return call.pooling(ndim)
 
 
+@private.constant
 def _constant_axes(name: str, args: tuple[Any, ...], kwargs: tuple[Any, ...], ndim: int) -> tuple[int, ...]:
     return _constant_call(name, args, kwargs).pooling(ndim).axes
-
-
-for _constant in (_constant_call, _constant_pooling, _constant_axes):
-    # torch.compile calls them as it traces and keeps what they give. It is what torch.compiler.assume_constant_result
-    # sets; calling that would import the compiler, a second, for everyone.
-    vars(_constant)["_dynamo_marked_constant"] = True
 
 
 def _told(name: str, stem: str, error: PoolError) -> PoolError:

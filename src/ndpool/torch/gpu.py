@@ -13,6 +13,7 @@ from torch import Tensor
 
 from ..engines import triton
 from ..op import Op
+from . import private
 from .kernels import Shape, dense, has_one_winner, is_linear, lies_last, residual_dtype
 
 
@@ -54,7 +55,10 @@ class Launched:
         self.inputs, self.outputs = (Side(s, last, folded) for s in (shape, self.window.out_shape))
         if not self.empty:
             order = (0, *range(2, len(shape)), 1) if folded else tuple(range(len(shape)))
-            self.plan = triton.bind(self.window, op.law, dtype, order, op.pooled_axes(len(shape)))
+            try:
+                self.plan = triton.bind(self.window, op.law, dtype, order, op.pooled_axes(len(shape)))
+            except triton.NotCompiledError as error:
+                self.plan = self._composed(error)
 
     def kept(self, x: Tensor) -> tuple[Tensor, Any]:
         """y, and what `back` asks for: which tap won, nothing for a sum, x for other laws."""
@@ -100,8 +104,19 @@ class Launched:
             return side.shown(out.zero_())
         elsewhere = device.type == "cuda" and device.index != torch.cuda.current_device()
         with torch.cuda.device(device) if elsewhere else nullcontext():
-            getattr(self.plan, mode)(*map(_numbers, given), _numbers(out))
+            try:
+                getattr(self.plan, mode)(*map(_numbers, given), _numbers(out))
+            except triton.NotCompiledError as error:
+                self.plan = self._composed(error)
+                getattr(self.plan, mode)(*map(_numbers, given), _numbers(out))
         return side.shown(out)
+
+    def _composed(self, error: Exception) -> Any:
+        """What pools where this release of Triton does not compile a kernel."""
+        from .composed import Composed
+
+        private.tell(f"{str(error)[:500]}, so torch's own operations pool there")
+        return Composed(self.op, self.inputs.shape)
 
 
 def _numbers(t: Tensor | None) -> Tensor | None:

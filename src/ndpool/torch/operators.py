@@ -2,44 +2,36 @@
 `positions`.
 
 They are closed under differentiation: the derivative of each is made of the others, so every order and every mixture of
-forward and reverse mode is there. Reading order: the derivatives (a `Rule` an operator), the kernels and the shapes of
-what they give, how an operator is registered, and at the end the operators.
+forward and reverse mode is there. Reading order: the derivatives (a `Rule` per operator), the kernels and the shapes of
+what they give, how an operator is registered, the operators, and at the end a trial of their derivatives.
 
 Why not `torch.library.custom_op`: its forward mode is silently wrong and functorch's grad fails on it. An operator with
 an autograd.Function on its Autograd key, entered at one functorch level at a time, passes every transform; it takes a
-few private names, which are looked up once, here. Where one is missing there are no operators (`MISSING` says which)
-and `composite` serves.
+few private names of torch (`private`). Where one is missing, or where `passes` finds a derivative wrong, there are no
+operators, and `composite` serves.
 """
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd import Function
+from torch.autograd import forward_ad
 from torch.autograd.forward_ad import unpack_dual
+from torch.func import grad, jvp
 
 from ..engines import native, triton
+from . import composite, private
 from .kernels import dense, lies_last, residual_dtype
 from .pooling import read
+from .private import Function, below_autograd, forward_mode_enabled, set_forward_mode, single_level, transforms_active
 
-try:
-    from torch._C import _are_functorch_transforms_active as transforms_active
-    from torch._C import _AutoDispatchBelowAutograd as below_autograd
-    from torch._C import _is_fwd_grad_enabled as forward_mode_enabled
-    from torch._functorch.autograd_function import (  # type: ignore[attr-defined]
-        enable_single_level_autograd_function as single_level,
-    )
-    from torch.autograd.forward_ad import _set_fwd_grad_enabled as set_forward_mode
-
-    MISSING = ""
-except ImportError as error:  # pragma: no cover  # another version of torch
-    MISSING = str(error)
-
-AVAILABLE = (native.available() or triton.available()) and not MISSING
+AVAILABLE = (native.available() or triton.available()) and not private.MISSING
 Sizes = Sequence[int]
 
 # the operators, registered below
@@ -271,7 +263,7 @@ def _register(name: str, schema: str, kernel: Callable[..., Any], fake: Callable
 def _autograd(name: str, op: Any, rule: Rule) -> Callable[..., Any]:
     """What runs on the Autograd key: an autograd.Function at the functorch level that the dispatcher is at."""
 
-    class Differentiated(Function):
+    class Differentiated(Function):  # type: ignore[misc]
         @staticmethod
         def forward(modes: Any, *args: Any) -> Any:
             if modes is None:
@@ -311,7 +303,7 @@ def _autograd(name: str, op: Any, rule: Rule) -> Callable[..., Any]:
             return found if rule.outputs == 1 else (found, *[None] * (rule.outputs - 1))
 
     Differentiated.__name__ = Differentiated.__qualname__ = name
-    apply = super(Function, Differentiated).apply
+    apply = Differentiated.apply
 
     def call(*args: Any) -> Any:
         if transforms_active():
@@ -339,3 +331,74 @@ spread = _register(
 positions = _register(
     "positions", f"(Tensor residual, {_TRANSPOSED}) -> Tensor", _positions, _fake_positions, POSITIONS
 )
+
+
+# -- a trial -----------------------------------------------------------------------------------------------------------
+
+_SMOOTH = "SmoothMaxPool(kernel_size=2, beta=1.0, axes=(-1,))"
+_MAX = "MaxPool(kernel_size=2, axes=(-1,))"
+
+
+def _by_autograd(f: Callable[[Tensor], Any], x: Tensor, _: Tensor) -> list[Tensor]:
+    x = x.clone().requires_grad_()
+    (g,) = torch.autograd.grad(f(x), x, create_graph=True)
+    return [g, *torch.autograd.grad(g[0], x)]
+
+
+def _by_grad(f: Callable[[Tensor], Any], x: Tensor, _: Tensor) -> list[Tensor]:
+    return [grad(f)(x), grad(lambda x: grad(f)(x)[0])(x)]
+
+
+def _by_jvp(f: Callable[[Tensor], Any], x: Tensor, dx: Tensor) -> list[Tensor]:
+    return [jvp(h, (x,), (dx,))[1] for h in (f, grad(f), lambda x: jvp(f, (x,), (dx,))[1])]
+
+
+TRIALS = {"torch.autograd": _by_autograd, "torch.func.grad": _by_grad, "torch.func.jvp": _by_jvp}
+
+
+def passes(trial: str) -> bool:
+    """Whether the operators have the derivatives of that kind that `composite` has; tried once, in milliseconds."""
+    if trial not in _PASSED:
+        _PASSED[trial] = True  # what is tried asks, too
+        try:
+            # aside, where no transform, mode or tracer is about; torch warns of its own names
+            with warnings.catch_warnings(action="ignore"), ThreadPoolExecutor(1) as aside:
+                why = aside.submit(_tried, TRIALS[trial]).result()
+        except Exception as error:
+            if "Nested forward mode" in str(error):  # its levels are the process's: another time
+                del _PASSED[trial]
+                return True
+            why = f"{type(error).__name__}: {error}"
+        if why:
+            _PASSED[trial] = False
+            private.tell(f"derivatives by {trial} fail ({why}), so torch's own operations pool")
+    return _PASSED[trial]
+
+
+_PASSED: dict[str, bool] = {}
+
+
+@private.constant
+def usable() -> bool:
+    """Whether the operators are there, and have the derivatives that may be asked for now."""
+    return (
+        AVAILABLE
+        and passes("torch.autograd")
+        and (not transforms_active() or passes("torch.func.grad"))
+        and (getattr(forward_ad, "_current_level", -1) < 0 or passes("torch.func.jvp"))
+    )
+
+
+def _tried(derivatives: Callable[..., list[Tensor]]) -> str:
+    """What is wrong; empty if nothing is."""
+    if not native.available():
+        return ""
+    x, dx = torch.tensor([[0.25, -0.5], [1.0, 0.0]], dtype=torch.float64, device="cpu")
+    for text, run in ((_MAX, lambda x: winners(x, _MAX)[0]), (_SMOOTH, lambda x: forward(x, _SMOOTH))):
+        got, want = (
+            derivatives(lambda x, f=f: (f(x) ** 2).sum(), x, dx)
+            for f in (run, lambda x, text=text: composite.pool(x, text))
+        )
+        if not all(torch.allclose(a, b, rtol=1e-12, atol=0) for a, b in zip(got, want, strict=True)):
+            return f"{text} has {got}, not {want}"
+    return ""

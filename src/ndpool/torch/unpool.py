@@ -15,7 +15,7 @@ from ..api import unpooled_shape
 from ..arguments import choice, entries, sizes
 from ..engines import native
 from ..errors import PoolTypeError
-from .kernels import WORDS
+from .kernels import WORDS, lies_last
 from .ways import NATIVE, PoolRuntimeError, is_plain
 
 
@@ -53,8 +53,10 @@ def max_unpool(
         if seen:
             _check_places(at, size)
         x = _scatter(y, at, size, duplicates)
-    x = x.reshape(*x.shape[:-1], *[out[a] for a in pooled])
-    return x.movedim(last, pooled)
+    x = x.reshape(*x.shape[:-1], *[out[a] for a in pooled]).movedim(last, pooled)
+    # as torch lays it: channels stay last in 4-D, and all else is contiguous
+    keeps = input.ndim == 4 and lies_last(input.shape, input.stride())
+    return x.contiguous(memory_format=torch.channels_last if keeps else torch.contiguous_format)
 
 
 def _check_places(at: Tensor, size: int) -> None:

@@ -17,28 +17,20 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, is_grad_enabled, strided
-from torch.autograd import Function, forward_ad
+from torch.autograd import forward_ad
 from torch.nn import Parameter
 
 from ..engines import native, triton
 from ..engines.dtypes import check, name
 from ..errors import PoolError, PoolTypeError
 from ..op import Op
-from . import composite, operators
+from . import composite, operators, private
 from .gpu import Launched, reaches
 from .kernels import Bound
 from .pooling import REMEMBERED, Pooling, of
+from .private import Function, dispatch_keys, dispatch_modes, is_zerotensor, tracing_state, transforms_active
 
-try:
-    from torch._C import _are_functorch_transforms_active as transforms_active
-    from torch._C import _dispatch_keys as dispatch_keys
-    from torch._C import _get_tracing_state as tracing_state
-    from torch._C import _len_torch_dispatch_stack as dispatch_modes
-
-    _ = forward_ad._current_level
-    DIRECT = operators.AVAILABLE
-except (ImportError, AttributeError):  # pragma: no cover  # another version of torch
-    DIRECT = False
+DIRECT = operators.AVAILABLE and not private.MISSING_PLAIN
 
 DTYPES = tuple(d for d in vars(torch).values() if isinstance(d, torch.dtype))
 NATIVE = tuple(d for d in DTYPES if name(d) in native.TYPES)
@@ -55,10 +47,10 @@ class PoolUnsupportedError(PoolTypeError, NotImplementedError):
 
 class Call:
     """A function with its arguments read: the record, the rank that torch's rules ask for (None: our own rules hold),
-    and the plans for tensors it has seen, which need no more questions."""
+    whether the result is negated, and the plans for tensors it has seen, which need no more questions."""
 
-    def __init__(self, op: Op, rank: int | None = None):
-        self.op, self.rank = op, rank
+    def __init__(self, op: Op, rank: int | None = None, negated: bool = False):
+        self.op, self.rank, self.negated = op, rank, negated
         self.indices = bool(getattr(op, "return_indices", False))
         self.keeps = bool(getattr(op, "keepdims", True))
         self.bounds: dict[Any, Bound | Launched] = {}
@@ -118,8 +110,8 @@ def served(x: Tensor, law: str) -> bool:
     """Whether the operators take x under that law. Of tensor subclasses they know the tracers' own."""
     kind = x.device.type
     return (
-        operators.AVAILABLE
-        and (type(x) in (Tensor, Parameter) or type(x).__module__.startswith("torch._subclasses."))
+        operators.usable()
+        and (type(x) in (Tensor, Parameter) or type(x).__module__.startswith(private.TRACERS))
         and (
             _constant_gpu(x.device.index) and x.dtype in ON_GPU[law]
             if kind == "cuda"
@@ -131,6 +123,7 @@ def served(x: Tensor, law: str) -> bool:
 CPU = ("cpu", "meta") if native.available() else ("meta",)
 
 
+@private.constant
 def _constant_gpu(index: int | None) -> bool:
     """Whether that GPU runs the engine: asked once, and not traced."""
     if index not in _GPUS:
@@ -139,7 +132,6 @@ def _constant_gpu(index: int | None) -> bool:
 
 
 _GPUS: dict[int | None, bool] = {}
-vars(_constant_gpu)["_dynamo_marked_constant"] = True  # as in `functional`
 
 
 def _operators(pooling: Pooling, x: Tensor, indices: bool) -> Any:
@@ -160,7 +152,7 @@ def _composite(pooling: Pooling, x: Tensor, indices: bool) -> Any:
 # -- straight to a plan ---------------------------------------------------------------------------------------------
 
 
-def is_plain(x: Any) -> bool:
+def _is_plain(x: Any) -> bool:
     """Whether x is memory and nothing else, and nobody is watching."""
     kind = type(x)
     return (
@@ -171,9 +163,12 @@ def is_plain(x: Any) -> bool:
         and forward_ad._current_level < 0
         and tracing_state() is None
         and not x.is_neg()
-        and not x._is_zerotensor()
+        and not is_zerotensor(x)
         and x.layout is strided
     )
+
+
+is_plain = (lambda x: False) if private.MISSING or private.MISSING_PLAIN else _is_plain
 
 
 @cache
@@ -182,7 +177,7 @@ def _plain_keys(device: torch.device) -> Any:
     return dispatch_keys(torch.empty(0, device=device))
 
 
-class _Direct(Function):
+class _Direct(Function):  # type: ignore[misc]
     """A plan between two plain tensors. Higher orders, and whatever else is not plain, take the operators."""
 
     @staticmethod
@@ -208,4 +203,4 @@ class _Direct(Function):
         return (operators.spread if bound.one_winner else operators.pull)(kept, g, text, sizes, bound.last), None
 
 
-_direct: Any = super(Function, _Direct).apply if DIRECT else _Direct.apply  # not through functorch
+_direct: Any = _Direct.apply

@@ -16,6 +16,10 @@ from ..dtypes import name
 LEAST = (7, 0)  # the compute capability that Triton asks for
 
 
+class NotCompiledError(Exception):
+    """This release of Triton does not compile a kernel."""
+
+
 @cache
 def reason() -> str:
     """Why this engine is not in use on any device and what to do about it, in one sentence; empty if it may be."""
@@ -54,6 +58,8 @@ def takes(law: str, dtype: Any) -> bool:
 @lru_cache(maxsize=1024)
 def bind(window: Window, law: Law, dtype: Any, order: tuple[int, ...], axes: tuple[int, ...] = ()) -> Any:
     """The plan for tensors that lie dense in that order of axes; positions are those within `axes`."""
-    from .plan import planned
-
+    try:
+        from .plan import planned
+    except Exception as error:  # a name that this release of Triton does not have
+        raise NotCompiledError(f"the kernels cannot be read: {type(error).__name__}: {error}") from error
     return planned(window, law, dtype, order, axes)

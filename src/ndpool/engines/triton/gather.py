@@ -46,6 +46,7 @@ from .laws import (
     bits_of_minus_zero,
     finish,
     is_extreme,
+    is_hasty,
     is_linear,
     is_plain,
     is_quick,
@@ -62,6 +63,7 @@ from .laws import (
     together,
     unless_safe,
 )  # fmt: skip
+from .releases import constexpr_function, keyed
 from .vectors import loaded, replaced, restated, store, taken, unsigned
 
 # -- an output's taps --------------------------------------------------------------------------------------------------
@@ -87,7 +89,7 @@ def first_tap_at(cs, AXES: tl.constexpr, LANES: tl.constexpr, VECTOR: tl.constex
     return at
 
 
-@triton.constexpr_function
+@constexpr_function
 def shares_core(axes, out, law):
     """Whether neighbours have many taps in common, and the law may take these first: a short sum is taken in order."""
     last = len(axes) - 1
@@ -183,6 +185,7 @@ def line(x, dx, top, inside, there, c, LAW: tl.constexpr, PUSH: tl.constexpr, FL
     return states, low
 
 
+@keyed
 @triton.jit
 def folded(x, dx, top, inside, there, cs, a: tl.constexpr, LAW: tl.constexpr, PUSH: tl.constexpr, FLIP: tl.constexpr,
            ACC: tl.constexpr, AXES: tl.constexpr, LANES: tl.constexpr, CELLS: tl.constexpr, VECTOR: tl.constexpr,
@@ -409,7 +412,7 @@ def marched(
     return low
 
 
-@triton.constexpr_function
+@constexpr_function
 def hasty(law, mode, axes, empty, march):
     """A law that makes the same in less time, but for rare inputs."""
     if mode == "forward" and volume(axes, "taps") > 4 and is_extreme(law):
@@ -446,7 +449,7 @@ def gather(
         else:
             low = cell_put(x, dx, y, b, i, ok, cs, lane, lead, HASTE, LAW, MODE, AXES, LANES, FLIP, DIVISOR, EMPTY,
                            INNER, ACC, CELLS, VECTOR)  # fmt: skip
-        if HASTE != LAW and ACC.is_floating():
+        if is_hasty(HASTE) and ACC.is_floating():
             if tl.min(low, 0) == bits_of_minus_zero(ACC):
                 tl.debug_barrier()  # what was stored is stored over
                 one_by_one(x, dx, y, b, i, ok, cs, lane, lead, LAW, MODE, AXES, LANES, FLIP, DIVISOR, EMPTY, INNER, ACC,

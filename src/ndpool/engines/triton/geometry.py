@@ -13,6 +13,8 @@ No law here, and nothing that is loaded or stored. Operands of // are not negati
 import triton
 import triton.language as tl
 
+from .releases import constexpr_function, keyed
+
 # What an axis is, by position in its tuple: as `Axis` has it, with the taps before clipping, the margin on both sides,
 # the most readers of a position, and whether some taps are not read.
 FIELDS = (
@@ -34,7 +36,7 @@ FIELDS = (
 # -- geometry, while compiling -----------------------------------------------------------------------------------------
 
 
-@triton.constexpr_function
+@constexpr_function
 def field(axis, name):
     i = 0
     for known in FIELDS:
@@ -44,12 +46,12 @@ def field(axis, name):
     return None
 
 
-@triton.constexpr_function
+@constexpr_function
 def of(axes, a, name):
     return field(axes[a], name)
 
 
-@triton.constexpr_function
+@constexpr_function
 def step(axes, a, lanes, name):
     """How far apart neighbours on axis `a` are."""
     for axis in axes[a + 1 :]:
@@ -57,7 +59,7 @@ def step(axes, a, lanes, name):
     return lanes
 
 
-@triton.constexpr_function
+@constexpr_function
 def volume(axes, name, after=-1):
     """The product of a field over all axes, or those after one."""
     n = 1
@@ -66,18 +68,18 @@ def volume(axes, name, after=-1):
     return n
 
 
-@triton.constexpr_function
+@constexpr_function
 def cell_of(cells, a):
     """How many neighbours on axis `a` a thread takes."""
     return cells[a] or 1
 
 
-@triton.constexpr_function
+@constexpr_function
 def cells_along(axes, cells, a, name):
     return -(-of(axes, a, name) // cell_of(cells, a))
 
 
-@triton.constexpr_function
+@constexpr_function
 def cell_size(cells, after=-1):
     n = 1
     for cell in cells[after + 1 :]:
@@ -85,19 +87,19 @@ def cell_size(cells, after=-1):
     return n
 
 
-@triton.constexpr_function
+@constexpr_function
 def row_of(cells):
     """A cell that is one row of it."""
     return (1,) * (len(cells) - 1) + (cells[-1],)
 
 
-@triton.constexpr_function
+@constexpr_function
 def held_of(cells, taps):
     """A cell of as many rows as the first axis has taps."""
-    return (taps,) + cells[1:]
+    return (taps, *cells[1:])
 
 
-@triton.constexpr_function
+@constexpr_function
 def within_cell(cells, e, a):
     """Where on axis `a` the e-th of a cell lies."""
     for b in range(len(cells) - 1, a, -1):
@@ -105,13 +107,13 @@ def within_cell(cells, e, a):
     return e % (cells[a] or 1)
 
 
-@triton.constexpr_function
+@constexpr_function
 def rows(axes, a, march):
     """How many rows `march` neighbouring outputs read together."""
     return (march - 1) * of(axes, a, "stride") + (of(axes, a, "taps") - 1) * of(axes, a, "dilation") + 1
 
 
-@triton.constexpr_function
+@constexpr_function
 def tap_of(axes, a, u, r):
     """Which tap of the r-th output position u is, both counted from the first output's start; -1 for none."""
     _, _, stride, _, taps, d, *_ = axes[a]
@@ -119,7 +121,7 @@ def tap_of(axes, a, u, r):
     return -1 if j < 0 or j % d or j // d >= taps else j // d
 
 
-@triton.constexpr_function
+@constexpr_function
 def read_by_any(axes, a, u, march):
     """Whether any of `march` outputs reads it."""
     _, _, stride, _, taps, d, *_ = axes[a]
@@ -130,7 +132,7 @@ def read_by_any(axes, a, u, march):
     return False
 
 
-@triton.constexpr_function
+@constexpr_function
 def power_of_two(n):
     """The least that is not below n."""
     p = 1
@@ -139,19 +141,19 @@ def power_of_two(n):
     return p
 
 
-@triton.constexpr_function
+@constexpr_function
 def slack(axes, vector):
     """How far before the first tap of the last axis a vector starts that lies on a multiple of its length."""
     return -of(axes, len(axes) - 1, "lo") % vector
 
 
-@triton.constexpr_function
+@constexpr_function
 def vectors(axes, march, vector):
     """How many vectors the taps of `march` neighbouring outputs of the last axis lie in."""
     return -(-(slack(axes, vector) + rows(axes, len(axes) - 1, march)) // vector)
 
 
-@triton.constexpr_function
+@constexpr_function
 def vector_used(axes, v, march, vector):
     for e in range(v * vector, (v + 1) * vector):
         if read_by_any(axes, len(axes) - 1, e - slack(axes, vector), march):
@@ -159,20 +161,20 @@ def vector_used(axes, v, march, vector):
     return False
 
 
-@triton.constexpr_function
+@constexpr_function
 def element(axes, q, j, vector):
     """Where in those vectors tap j of the q-th output lies."""
     a = len(axes) - 1
     return slack(axes, vector) + q * of(axes, a, "stride") + j * of(axes, a, "dilation")
 
 
-@triton.constexpr_function
+@constexpr_function
 def is_checked(axes, a, march):
     """Whether `march` neighbouring outputs may reach beyond the input."""
     return of(axes, a, "checked") or of(axes, a, "outputs") % march != 0
 
 
-@triton.constexpr_function
+@constexpr_function
 def any_checked(axes):
     for axis in axes:
         if field(axis, "checked"):
@@ -180,7 +182,7 @@ def any_checked(axes):
     return False
 
 
-@triton.constexpr_function
+@constexpr_function
 def counts_zeros(axes, law):
     """Whether padding is taps of the value 0 that change the state."""
     for axis in axes:
@@ -189,20 +191,20 @@ def counts_zeros(axes, law):
     return False
 
 
-@triton.constexpr_function
+@constexpr_function
 def is_known(axes, cells, a):
     """Whether a cell of inputs is whole strides, so that who reads which of them is known while compiling."""
     return cells[a] > 0 and cells[a] % of(axes, a, "stride") == 0
 
 
-@triton.constexpr_function
+@constexpr_function
 def first_reader(axes, a, vector):
     """The first output, from that of a cell's first input on and on a multiple of `vector`, that may read the cell."""
     m = (of(axes, a, "lo") - (of(axes, a, "taps") - 1) * of(axes, a, "dilation")) // of(axes, a, "stride")
     return m // vector * vector
 
 
-@triton.constexpr_function
+@constexpr_function
 def readings(axes, cells, a, vector):
     """How often a cell looks along axis `a` for who reads it."""
     if not is_known(axes, cells, a):
@@ -212,7 +214,7 @@ def readings(axes, cells, a, vector):
     return -(-(last + 1 - first_reader(axes, a, v)) // v)
 
 
-@triton.constexpr_function
+@constexpr_function
 def all_readings(axes, cells, vector):
     n = 1
     for a in range(len(axes)):
@@ -220,7 +222,7 @@ def all_readings(axes, cells, vector):
     return n
 
 
-@triton.constexpr_function
+@constexpr_function
 def reading(axes, cells, t, a, vector):
     """The output, from that of the cell's first input on, that the t-th look along axis `a` finds; where readers are
     asked, which of them."""
@@ -233,7 +235,7 @@ def reading(axes, cells, t, a, vector):
     return first_reader(axes, a, v) + t * v
 
 
-@triton.constexpr_function
+@constexpr_function
 def known_distance(axes, cells, lanes, t, vector):
     """How far the outputs that the t-th look finds are from that of the cell's first input, where that is known."""
     away = 0
@@ -243,7 +245,7 @@ def known_distance(axes, cells, lanes, t, vector):
     return away
 
 
-@triton.constexpr_function
+@constexpr_function
 def known_taps(axes, cells, t, vector):
     """Which taps the inputs of a cell are of the `vector` outputs that the t-th look finds, output by output: the
     digits that are known while compiling; -1 for none. In one piece, because it is asked often."""
@@ -273,19 +275,19 @@ def known_taps(axes, cells, t, vector):
     return found
 
 
-@triton.constexpr_function
+@constexpr_function
 def finds_any(axes, cells, t, vector):
     """Whether any output that the t-th look finds reads any input of the cell."""
     return max(known_taps(axes, cells, t, vector)) >= 0
 
 
-@triton.constexpr_function
+@constexpr_function
 def earliest(axes, a):
     """The first output, from that of a cell's first input on, that reads an input of the cell."""
     return -((of(axes, a, "extent") - 1 - of(axes, a, "lo")) // of(axes, a, "stride"))
 
 
-@triton.constexpr_function
+@constexpr_function
 def readers_of(axes, cells):
     """How many outputs of each axis read a cell of whole strides."""
     n = ()
@@ -294,7 +296,7 @@ def readers_of(axes, cells):
     return n
 
 
-@triton.constexpr_function
+@constexpr_function
 def is_tap(axes, cells, readers, e, n):
     """Whether the e-th input of a cell is a tap of the n-th of its readers."""
     for a in range(len(axes)):
@@ -305,7 +307,7 @@ def is_tap(axes, cells, readers, e, n):
     return True
 
 
-@triton.constexpr_function
+@constexpr_function
 def strides_of(axes):
     """The least cell of whole strides."""
     n = ()
@@ -314,7 +316,7 @@ def strides_of(axes):
     return n
 
 
-@triton.constexpr_function
+@constexpr_function
 def checked(axes):
     """The axes, every tap of which may lie beyond the input: there are outputs before the first and after the last."""
     made = ()
@@ -323,13 +325,13 @@ def checked(axes):
     return made
 
 
-@triton.constexpr_function
+@constexpr_function
 def from_first(axes):
     """The axes, positions on the first counted from the start of an output's window: none before output 0's."""
     first = ()
     for i in range(len(FIELDS)):
         first = first + (0 if FIELDS[i] == "lo" else axes[0][i],)
-    return (first,) + axes[1:]
+    return (first, *axes[1:])
 
 
 # -- geometry of blocks ------------------------------------------------------------------------------------------------
@@ -430,6 +432,7 @@ def address(ps, lane, lead, AXES: tl.constexpr, LANES: tl.constexpr, SIDE: tl.co
     return at
 
 
+@keyed
 @triton.jit
 def block(total, BLOCK: tl.constexpr, WIDE: tl.constexpr):
     """Indices of this program, and which are there."""

@@ -20,60 +20,68 @@ sizes, strides or positions here.
 import triton
 import triton.language as tl
 
+from .releases import constexpr_function
+
 LOG2E = tl.constexpr(1.4426950408889634)
 LN2 = tl.constexpr(0.6931471805599453)
 
 
-@triton.constexpr_function
+@constexpr_function
 def is_extreme(law):
     return law[0] == "max" or law[0] == "min"
 
 
-@triton.constexpr_function
+@constexpr_function
 def shares(law):
     return law[1] == "all" or law[1] == "split"
 
 
-@triton.constexpr_function
+@constexpr_function
 def is_plain(law):
     """Whether the identity is enough to leave out what is not read: no plane says whether anything was read."""
     return not is_extreme(law) or (law[1] in ("first", "any") and not law[2])
 
 
-@triton.constexpr_function
+@constexpr_function
 def quick(law):
     """The law for a forward that needs no tap: of equals any, by the device's own maximum."""
     return (law[0], "any", False, law[3]) if is_extreme(law) and is_plain(law) else law
 
 
-@triton.constexpr_function
+@constexpr_function
 def is_quick(law):
     return law[1] == "any"
 
 
-@triton.constexpr_function
+@constexpr_function
 def relative(law):
     """A smooth max whose terms are all relative to one number, so that they are made once and added up."""
     return ("relative", "", False, law[3])
 
 
-@triton.constexpr_function
+@constexpr_function
 def largest(law):
     """What makes the number that terms are relative to."""
     return ("max", "any", False, law[3])
 
 
-@triton.constexpr_function
+@constexpr_function
 def is_relative(law):
     return law[0] == "relative"
 
 
-@triton.constexpr_function
+@constexpr_function
+def is_hasty(law):
+    """Whether it stands in for another law, for values on which both agree."""
+    return is_quick(law) or is_relative(law)
+
+
+@constexpr_function
 def is_linear(law):
     return law[0] == "sum" or law[0] == "mean"
 
 
-@triton.constexpr_function
+@constexpr_function
 def lowest(law, dtype):
     """What no number is below (above, for a min)."""
     least = law[0] == "max"
@@ -85,7 +93,7 @@ def lowest(law, dtype):
     return -(2 ** (bits - 1)) if least else 2 ** (bits - 1) - 1
 
 
-@triton.constexpr_function
+@constexpr_function
 def bits_of_minus_zero(dtype):
     return -(2 ** (dtype.primitive_bitwidth - 1))
 

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from ...spec import SUM, Axis, Law, Window, each
 from ..dtypes import name
-from . import gather, scatter
+from . import NotCompiledError, gather, scatter
 
 log = logging.getLogger("ndpool.triton")
 
@@ -42,6 +42,7 @@ SIZES = {
 }
 WIDE = {tl.float64: torch.float64, tl.float32: torch.float32, tl.int64: torch.int64}
 TAPS = {1: torch.uint8, 2: torch.int16, 4: torch.int32}
+OPTIONS = {"enable_fp_fusion": True}  # what Triton's releases have different defaults for
 NARROW = 2**31 - 2**16  # elements that 32-bit indices reach, with room for a block and for taps beyond the ends
 
 
@@ -421,10 +422,15 @@ def _power(n: int) -> int:
 def _launch(kernel: Any, total: int, block: int, warps: int, *args: Any, **constants: Any) -> None:
     seen = id(kernel), tuple(constants.values())
     if seen in _SEEN:
-        kernel[(triton.cdiv(total, block),)](*args, num_warps=warps, **constants)
+        kernel[(triton.cdiv(total, block),)](*args, num_warps=warps, **OPTIONS, **constants)
         return
     start = time.perf_counter()
-    kernel[(triton.cdiv(total, block),)](*args, num_warps=warps, **constants)
+    try:
+        kernel[(triton.cdiv(total, block),)](*args, num_warps=warps, **OPTIONS, **constants)
+    except (torch.OutOfMemoryError, MemoryError):
+        raise
+    except Exception as error:  # Triton's own kinds are many, and others in each release
+        raise NotCompiledError(f"{kernel.__name__} does not compile: {type(error).__name__}: {error}") from error
     _SEEN.add(seen)
     log.debug("%s compiled or loaded in %.2f s for %s", kernel.__name__, time.perf_counter() - start, constants)
 

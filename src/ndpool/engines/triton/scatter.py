@@ -42,7 +42,7 @@ from .geometry import (
     volume,
     within_cell,
 )  # fmt: skip
-from .laws import beyond, bits_of_minus_zero, is_relative, share, term, unless_safe, weigh
+from .laws import beyond, bits_of_minus_zero, is_hasty, is_relative, share, term, unless_safe, weigh
 from .vectors import loaded, replaced, store, taken, unsigned
 
 # -- an input's readers ------------------------------------------------------------------------------------------------
@@ -334,7 +334,7 @@ def pull(
     ps, lane, lead = cells_at(i, AXES, LANES, CELLS, "size")
     HASTE: tl.constexpr = hasty(LAW, "push", AXES, EMPTY, False)
     low = pulled(x, dy, dx, ok, ps, lane, lead, HASTE, AXES, LANES, FLIP, ACC, CELLS, VECTOR)
-    if HASTE != LAW:
+    if is_hasty(HASTE):
         if tl.min(low, 0) == bits_of_minus_zero(ACC):
             tl.debug_barrier()  # what was stored is stored over
             for n in range(cell_size(CELLS) // volume(AXES, "stride")):  # stride by stride, as in `one_by_one`

@@ -8,7 +8,10 @@ into columns it is N blocks, so neighbouring outputs share what they read in reg
 import triton
 import triton.language as tl
 
+from .releases import keyed
 
+
+@keyed
 @triton.jit
 def split(tile, N: tl.constexpr):
     """The columns of a tile."""
@@ -24,6 +27,7 @@ def split(tile, N: tl.constexpr):
         return columns
 
 
+@keyed
 @triton.jit
 def join(columns, N: tl.constexpr):
     """The tile of those columns."""
