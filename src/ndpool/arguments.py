@@ -144,7 +144,7 @@ def rank_of(**arguments: Any) -> int | None:
     if len(set(lengths.values())) > 1:
         said = ", ".join(f"{name}={arguments[name]} ({n})" for name, n in lengths.items())
         raise PoolError(f"the arguments speak of different numbers of axes: {said}; give each one, or one an axis")
-    return next(iter(lengths.values()), None)
+    return next(iter(lengths.values())) if lengths else None  # in words that torch.compile of torch 2.8 knows
 
 
 def fits(what: str, size: int) -> None:

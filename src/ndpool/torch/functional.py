@@ -103,12 +103,12 @@ def _function(record: type[Op], rank: int | None) -> Callable[..., Any]:
                 args, kwargs = fixed(args), {key: fixed(value) for key, value in kwargs.items()}
                 found = _constant_call(name, args, tuple(kwargs.items()))
                 pooling = _constant_pooling(name, args, tuple(kwargs.items()), input.dtype, input.ndim)
-                return -ways.traced(found, pooling, input) if found.negated else ways.traced(found, pooling, input)
+                return ways.traced(found, pooling, input)
             try:
                 found = made(*args, **kwargs)
             except TypeError:  # a list has no hash, nor has a tracer's symbol
                 found = made(*fixed(args), **{key: fixed(value) for key, value in kwargs.items()})
-            return -eager(found, input) if found.negated else eager(found, input)
+            return eager(found, input)
         except PoolError as error:
             raise _told(name, stem, error) from None
 

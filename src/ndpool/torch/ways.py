@@ -87,7 +87,7 @@ def eager(call: Call, x: Tensor) -> Any:
         if bound is None:
             call.accept(x)
             pooling = call.pooling(x.ndim)
-            if call.indices or not call.keeps or not served(x, pooling.law):
+            if call.indices or call.negated or not call.keeps or not served(x, pooling.law):
                 return traced(call, pooling, x)
             if len(call.bounds) >= REMEMBERED:
                 call.bounds.clear()
@@ -101,6 +101,8 @@ def traced(call: Call, pooling: Pooling, x: Tensor) -> Any:
     """The same in operations that transforms and tracers see."""
     through = _operators if served(x, pooling.law) else _composite
     y = through(pooling, x, call.indices)
+    if call.negated:
+        y = -y
     if call.keeps:
         return y
     return tuple(t.squeeze(pooling.axes) for t in y) if call.indices else y.squeeze(pooling.axes)
