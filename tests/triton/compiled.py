@@ -13,7 +13,6 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from ndpool.engines.native import longest
 from ndpool.engines.triton import plan as plans
 from ndpool.spec import SUM, Law, Window, adaptive, each, lp, maximum, mean, sliding, smooth_max, whole
 
@@ -61,7 +60,7 @@ def run(window: Window, law: Law, dtype: torch.dtype) -> list[Any]:
     def launch(*args: Any, **constants: Any) -> None:
         made.append(compile_launch(*args, **constants))
 
-    large = math.prod(map(longest, window.axes)) > 256
+    large = math.prod(axis.taps for axis in window.axes) > 256
     x, residual = torch.empty(0, dtype=dtype), torch.empty(0, dtype=torch.int16 if large else torch.uint8)
     with patch.object(plans, "_launch", launch):
         plan = plans.planned(window, law, dtype, tuple(range(len(window.axes))), (1,))

@@ -10,7 +10,6 @@ import torch
 
 from ndpool.engines import triton
 from ndpool.engines.linear import Linear
-from ndpool.engines.native import longest
 from ndpool.spec import Law, Window
 
 from ..cases import BFLOAT16
@@ -61,7 +60,7 @@ class Engine:
         return self._out(y), self._out(places)
 
     def _winners(self, a: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        size = np.min_scalar_type(math.prod(map(longest, self.window.axes)) - 1).itemsize
+        size = np.min_scalar_type(math.prod(axis.taps for axis in self.window.axes) - 1).itemsize
         y, residual = (self._made(self.window.out_shape, dtype) for dtype in (a.dtype, WORDS[size]))
         self.plan.winners(a, residual, y)
         return y, residual
