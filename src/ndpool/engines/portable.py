@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import PoolError
-from ..spec import Axis, Law, Window, each
+from ..spec import Axis, Law, Window
 from .along import Array, along, device, on, pad
 from .dtypes import kind, name, wide
 from .dual import DualArray, DualNamespace, point
@@ -70,7 +70,7 @@ class _Fold:
     def __init__(self, xp: Any, window: Window, law: Law, x: Array, keep: bool, place: Array = None):
         self.xp, self.window, self.device = xp, window, device(x)
         self.law = LAWS[law.name](xp, x.dtype, *law.params)
-        self.pooled = [i for i, axis in enumerate(window.axes) if axis != each(axis.size)]
+        self.pooled = [i for i, axis in enumerate(window.axes) if not axis.is_identity]
         # zeros that count are put into x, and are read like any tap, unless they change nothing
         self.margins = [(0, 0) if self.law.neutral_zero else window.axes[i].margin for i in self.pooled]
         axes = [_widened(window.axes[i], m) for i, m in zip(self.pooled, self.margins, strict=True)]
