@@ -650,11 +650,13 @@ template <class Law, unsigned READ> struct Folding {
   static constexpr int MERGED = Law::light ? 4 : 1;      // vectors that go down a column side by side
   static constexpr i64 COLUMN = MERGED * LANES<Vec<T>>;  // their elements
 
-  // Elements that scratch must hold to fold `outputs` of an axis from `held` positions with m elements inside.
-  static i64 block_size(const Axis &axis, i64 outputs, i64 held, i64 m) {
+  // Elements that scratch must hold to fold `outputs` of an axis from `held` positions, for at most `pieces` inputs of m
+  // elements inside the axis.
+  static i64 block_size(const Axis &axis, i64 outputs, i64 held, i64 m, i64 pieces) {
     if (axis.lines) return m * rows_of_block(axis.most_taps);
-    i64 turned = m == 1 && (axis.turns || axis.blocks) ? held + outputs : 0;
-    return COLUMN * (axis.blocks || turned ? axis.most_taps + turned : 0);
+    if (m == 1 && (axis.turns || axis.blocks) && pieces >= LANES<Vec<T>>)
+      return COLUMN * (axis.most_taps + held + outputs);
+    return axis.blocks ? least_of(m, COLUMN) * axis.most_taps : 0;
   }
 
   void columns(To to, From from) const {
@@ -700,7 +702,7 @@ template <class Law, unsigned READ> struct Folding {
       i64 i = there - 1, lowest = k > low ? k : low;
       if (i >= lowest) tap(i, back);
       for (; i >= lowest; i--) {
-        times<MANY, true>([&](int u) INLINE_LAMBDA { save<Law, X>(block, (i - first) * COLUMN + u * N, back[u]); });
+        times<MANY, true>([&](int u) INLINE_LAMBDA { save<Law, X>(block, ((i - first) * MANY + u) * N, back[u]); });
         if (i == lowest) break;
         tap(i - 1, s);
         times<MANY, true>([&](int u) INLINE_LAMBDA {
@@ -727,7 +729,7 @@ template <class Law, unsigned READ> struct Folding {
         times<MANY, true>([&](int u) INLINE_LAMBDA {
           S all = on[u];
           if (ends) {
-            all = load<Law, ALL<Law>, X>(block, (from_here - first) * COLUMN + u * N);
+            all = load<Law, ALL<Law>, X>(block, ((from_here - first) * MANY + u) * N);
             if (next > begun) law.merge(all, on[u]);
           }
           law.tap(all, I(-I(k) * I(tap_step)));

@@ -2,16 +2,12 @@
 // clears every page that it hands out, which costs as much again as writing a result; a loop that makes results and
 // drops them pays it once. Blocks and arenas together never keep more than the limit. Safe from any thread.
 #pragma once
-#if defined(__linux__)
-#include <sys/mman.h>
-#endif
-
-#include <cstdlib>
 #include <mutex>
 #include <new>
 #include <vector>
 
 #include "kernels.h"
+#include "pages.h"
 
 namespace ndpool {
 
@@ -34,11 +30,8 @@ class Memory {
     size = (size + grain - 1) / grain * grain;
     Block block{nullptr, size};
     if (find(size, block)) return block;
-    auto found = [&] { return posix_memalign(&block.data, grain, size) == 0; };
-    if (!found() && (free_all(), !found())) block.data = nullptr;
-#if defined(__linux__)
-    if (block.data && grain == HUGE_PAGE) madvise(block.data, size, MADV_HUGEPAGE);
-#endif
+    block.data = take_memory(size);
+    if (!block.data) free_all(), block.data = take_memory(size);
     return block;
   }
   void give(Block block) { keep_or_free(blocks_, block, block.size); }
@@ -98,7 +91,7 @@ class Memory {
       } catch (const std::bad_alloc &) {  // no memory even to remember it
       }
     }
-    std::free(item.data);
+    give_memory(item.data, size);
   }
 
   void free_all() {
@@ -109,7 +102,7 @@ class Memory {
   // The longest kept go back to the system first, blocks before arenas.
   void shrink(size_t limit) {
     auto drop = [&](auto &list) {
-      std::free(list.front().data);
+      give_memory(list.front().data, size_t(list.front().size));
       held_ -= size_t(list.front().size);
       list.erase(list.begin());
     };
@@ -117,7 +110,6 @@ class Memory {
     while (held_ > limit && !arenas_.empty()) drop(arenas_);
   }
 
-  static constexpr size_t PAGE = 4096, HUGE_PAGE = 2 << 20;
   std::mutex mutex_;
   std::vector<Block> blocks_;  // the longest kept first
   std::vector<Arena> arenas_;

@@ -3,6 +3,7 @@
 // the modes.
 #pragma once
 #include "fold.h"
+#include "pages.h"
 #include "rows.h"
 
 namespace ndpool {
@@ -18,34 +19,34 @@ struct Scratch {
   bool failed = false;
   struct Block {
     Block *next;
+    size_t size;
   } *spilled = nullptr;
   explicit Scratch(Arena &a) : arena(a) {}
   ~Scratch() {
-    if (used > arena.size) {  // next time it is large enough
-      std::free(arena.data);
-      arena.size = (used + 4095) / 4096 * 4096;
-      arena.data = static_cast<char *>(std::aligned_alloc(4096, size_t(arena.size)));
-      if (!arena.data) arena.size = 0;
-    }
     while (spilled) {
       Block *next = spilled->next;
-      std::free(spilled);
+      give_memory(spilled, spilled->size);
       spilled = next;
     }
+    if (used <= arena.size) return;
+    if (arena.data) give_memory(arena.data, size_t(arena.size));  // next time it is large enough
+    arena.size = (used + 4095) / 4096 * 4096;
+    arena.data = static_cast<char *>(take_memory(size_t(arena.size)));
+    if (!arena.data) arena.size = 0;
   }
   template <class T> T *take(i64 n) {  // 64 bytes more than asked for: a vector may be read past the end
     i64 bytes = (n * i64(sizeof(T)) + 191) / 64 * 64;
     char *p = arena.data + used;
     if (used + bytes > arena.size) {
-      p = static_cast<char *>(std::aligned_alloc(64, size_t(bytes + 64)));
-      if (!p) {
+      auto *block = static_cast<Block *>(take_memory(size_t(bytes + 64)));
+      if (!block) {
         failed = true;
         arena.refused = used + bytes;
         return nullptr;
       }
-      reinterpret_cast<Block *>(p)->next = spilled;
-      spilled = reinterpret_cast<Block *>(p);
-      p += 64;
+      *block = {spilled, size_t(bytes + 64)};
+      spilled = block;
+      p = reinterpret_cast<char *>(block) + 64;
     }
     used += bytes;
     return reinterpret_cast<T *>(p);
@@ -272,7 +273,7 @@ template <class Law> struct Passes {
       i64 n = step.before * step.inside * outputs(step.axis);
       if (!final) largest[s % 2] = most(largest[s % 2], n);
       longest = most(longest, Folding<Law, ALL<Law>>::block_size(axes[step.axis], outputs(step.axis), sizes[step.axis],
-                                                                 step.inside));
+                                                                 step.inside, step.before));
       if (axes[step.axis].phases > 1) widest = most(widest, outputs(step.axis));
     });
     for (int t = 0; t < 2; t++)

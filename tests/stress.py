@@ -47,7 +47,7 @@ Random = random.Random
 
 TURN, LEAST = 10.0, 0.4  # seconds that one run of a scenario takes if there is time enough, and half a run at least
 PATIENCE = 60.0  # seconds after which something that takes milliseconds is said to hang
-GROWTH = 256 << 20  # bytes by which a process may grow over half a run: malloc keeps some that ended threads have freed
+GROWTH = 64 << 20  # bytes by which a process may grow over half a run
 
 # Sanitizers need more memory than a process with a limit has, and hold on to what is freed.
 SANITIZED = "san.so" in os.environ.get("LD_PRELOAD", "")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import math
 import re
+import sys
 import tracemalloc
 
 import numpy as np
@@ -154,6 +155,46 @@ for run in (lambda: at.vjp(np.ones(1)), lambda: ndpool.max_pool(np.broadcast_to(
     except MemoryError as error:
         print(error)
 """
+
+
+LITTLE_SCRATCH = """
+import resource
+import numpy as np, ndpool
+x = np.arange(1 << 22, dtype=np.float32)
+ndpool.max_pool(x[:99], (3,), 1)
+with open("/proc/self/statm") as f:
+    now = int(f.read().split()[0]) * resource.getpagesize()
+resource.setrlimit(resource.RLIMIT_AS, (now + (100 << 20), resource.RLIM_INFINITY))
+print(*ndpool.max_pool(x, ((1 << 22) - 1,), 1).tolist())
+"""
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="memory is limited as on Linux")
+def test_one_long_window_that_slides_needs_scratch_for_one() -> None:
+    assert run_python(LITTLE_SCRATCH) == "4194302.0 4194303.0"
+
+
+ENDED_THREADS = """
+import threading
+import numpy as np, ndpool
+def resident():
+    with open("/proc/self/statm") as f:
+        return int(f.read().split()[1]) * 4096
+op, x = ndpool.GlobalLpPool(2, axes=0), np.ones((16, 1 << 17), np.float16)
+op(x)
+ndpool.set_kept_memory(0)
+before = resident()
+for _ in range(4):
+    callers = [threading.Thread(target=op, args=(x,)) for _ in range(8)]
+    for caller in callers: caller.start()
+    for caller in callers: caller.join()
+print((resident() - before) >> 20)
+"""
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="memory is counted as on Linux")
+def test_threads_that_ended_keep_no_scratch() -> None:
+    assert int(run_python(ENDED_THREADS)) < 32
 
 
 def test_a_memory_error_says_how_much_was_asked_for() -> None:
