@@ -833,9 +833,9 @@ def test_values_and_tangents_in_one_pass_are_those_of_two(law: str) -> None:
             if not native.supports(window, cases.LAWS[law], x):
                 continue
             plan, dx = native.bind(window, cases.LAWS[law], x), cases.tangents(rng, window.shape, dtype)
-            if not plan.pushes:
+            if not plan.has_value_and_jvp:
                 continue
-            y, dy = plan.push(x, dx)
+            y, dy = plan.value_and_jvp(x, dx)
             at = plan.linearize(x)
             assert y.tobytes() == at.y.tobytes()
             np.testing.assert_array_equal(dy, at.jvp(dx))
@@ -844,7 +844,7 @@ def test_values_and_tangents_in_one_pass_are_those_of_two(law: str) -> None:
 def test_a_max_keeps_to_two_passes_where_its_taps_are_met_out_of_order() -> None:
     x = np.zeros((4, 300), np.float32)
     op = ndpool.GlobalMaxPool(axes=(1,), ties="first")
-    assert not native.bind(op.window(x.shape), op.law, x).pushes
+    assert not native.bind(op.window(x.shape), op.law, x).has_value_and_jvp
     dx = np.arange(x.size, dtype=np.float32).reshape(x.shape)
     y, dy = op.value_and_jvp(x, dx)
     assert not y.any()

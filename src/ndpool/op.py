@@ -201,20 +201,20 @@ class Op(ABC):
                     f"a mean of {dtypes.name(dtype)} is rounded and has no derivative; convert x to float32 first"
                 )
             at, xp, x_type = engine.linearize(x), bound.xp, type(x)
-            y, push, pull = bound.show(at.y), at.jvp, at.vjp
-            del at  # what pushes and pulls keeps no values
+            y, ahead, back = bound.show(at.y), at.jvp, at.vjp
+            del at  # the maps keep no values
 
         def jvp(dx: Any) -> Any:
             with named(self.name):
                 if not _alike(dx, x_type, dtype, window.shape):
                     _accept("dx", dx, "x", window.shape, xp, dtype)
-                return bound.show(push(dx))
+                return bound.show(ahead(dx))
 
         def vjp(dy: Any) -> Any:
             with named(self.name):
                 if not _alike(dy, x_type, dtype, bound.shape):
                     _accept("dy", dy, "y", bound.shape, xp, dtype)
-                return pull(dy if bound.shape == window.out_shape else engine.reshape(dy, window.out_shape))
+                return back(dy if bound.shape == window.out_shape else engine.reshape(dy, window.out_shape))
 
         return Linear(y, jvp, vjp)
 
@@ -231,9 +231,9 @@ class Op(ABC):
         """self(x), and its tangent for the tangent `dx` of x (forward mode): in one pass, where the engine has one."""
         with named(self.name):
             bound = self._bind(x)
-            push = bound.engine.push
-            if push is not None and _alike(dx, type(x), x.dtype, bound.window.shape):
-                y, dy = push(x, dx)
+            both = bound.engine.value_and_jvp
+            if both is not None and _alike(dx, type(x), x.dtype, bound.window.shape):
+                y, dy = both(x, dx)
                 return bound.show(y), bound.show(dy)
         at = self.linearize(x)
         return at.y, at.jvp(dx)

@@ -44,11 +44,11 @@ def samples(last: bool) -> dict[str, tuple[Any, tuple[Any, ...]]]:
         "forward": (operators.forward, (a, SMOOTH)),
         "forward, linear": (operators.forward, (a, MEAN)),
         "winners": (operators.winners, (a, MAX)),
-        "push": (operators.push, (a, x(2, 3, 6, 4), SMOOTH)),
-        "pull": (operators.pull, (a, dy, SMOOTH, *back)),
-        "pull, linear": (operators.pull, (None, dy, MEAN, *back)),
-        "pick": (operators.pick, (residual, a, MAX)),
-        "spread": (operators.spread, (residual, dy, MAX, *back)),
+        "jvp": (operators.jvp, (a, x(2, 3, 6, 4), SMOOTH)),
+        "vjp": (operators.vjp, (a, dy, SMOOTH, *back)),
+        "vjp, linear": (operators.vjp, (None, dy, MEAN, *back)),
+        "jvp_by_winner": (operators.jvp_by_winner, (residual, a, MAX)),
+        "vjp_by_winner": (operators.vjp_by_winner, (residual, dy, MAX, *back)),
         "positions": (operators.positions, (residual, MAX, *back)),
     }
 

@@ -69,12 +69,12 @@ def run(window: Window, law: Law, dtype: torch.dtype) -> list[Any]:
             return made
         if law.name == "max" and law.params[0] in ("first", "last"):
             plan.winners(x, residual, x)
-            plan.pick(residual, x, x)
-            plan.spread(residual, x, x)
+            plan.jvp_by_winner(residual, x, x)
+            plan.vjp_by_winner(residual, x, x)
             plan.positions(residual, torch.empty(0, dtype=torch.int64))
         else:
-            plan.push(x, x, x)
-            plan.pull(None if law.name in ("sum", "mean") else x, x, x)
+            plan.jvp(x, x, x)
+            plan.vjp(None if law.name in ("sum", "mean") else x, x, x)
     return made
 
 

@@ -69,12 +69,12 @@ class Engine:
         a = self._in(x)
         if self.law.name in ("max", "min") and self.law.params[0] in ("first", "last"):
             y, residual = self._winners(a)
-            ahead, back = self.plan.pick, self.plan.spread
+            ahead, back = self.plan.jvp_by_winner, self.plan.vjp_by_winner
             kept: Any = residual
         else:
             y = self._made(self.window.out_shape, a.dtype)
             self.plan.forward(a, y)
-            ahead, back, kept = self.plan.push, self.plan.pull, a
+            ahead, back, kept = self.plan.jvp, self.plan.vjp, a
 
         def jvp(dx: np.ndarray) -> np.ndarray:
             t = self._in(dx)

@@ -31,7 +31,7 @@ native.load()
 class Engine:
     """What runs one law over one window: `forward(x)`, `linearize(x)`, `winners(x, axes)`, and `reshape` of results.
 
-    `push(x, dx)`, if there is one, gives the values and their tangents in one pass.
+    `value_and_jvp(x, dx)`, if there is one, gives the values and their tangents in one pass.
     """
 
     name: str
@@ -39,7 +39,7 @@ class Engine:
     linearize: Callable[[Any], Linear]
     winners: Callable[[Any, tuple[int, ...]], tuple[Any, Any]]
     reshape: Callable[[Any, tuple[int, ...]], Any]
-    push: Callable[[Any, Any], tuple[Any, Any]] | None = None
+    value_and_jvp: Callable[[Any, Any], tuple[Any, Any]] | None = None
 
 
 def _quietly(run: Callable[..., Any]) -> Callable[..., Any]:
@@ -100,8 +100,8 @@ def choose(x: Any, window: Window, law: Law) -> Engine:
     xp = namespace(x)
     if xp is np and native.supports(window, law, x):
         plan = native.bind(window, law, x)
-        push = plan.push if plan.pushes else None
-        return Engine("native", plan.forward, plan.linearize, plan.winners, _reshape, push)
+        value_and_jvp = plan.value_and_jvp if plan.has_value_and_jvp else None
+        return Engine("native", plan.forward, plan.linearize, plan.winners, _reshape, value_and_jvp)
     if xp is not None and portable.supports(window, law):
         forward, winners = (partial(_quietly(f), xp, window, law) for f in (portable.forward, portable.winners))
         return Engine("portable", forward, partial(_quiet_linear, xp, window, law), winners, _reshape)

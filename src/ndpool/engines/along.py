@@ -114,12 +114,12 @@ class Select:
         """Set the positions of `read` that are read."""
         read[self.index if self.used is None or isinstance(self.index, slice) else self.index[self.used]] = True
 
-    def push(self, xp: Any, a: Array, axis: int) -> Array:
+    def take(self, xp: Any, a: Array, axis: int) -> Array:
         if isinstance(self.index, slice):
             return cut(a, axis, self.index)
         return xp.take(a, on(xp, device(a), self.index), axis=axis)
 
-    def pull(self, xp: Any, g: Array, axis: int) -> Array:
+    def give_back(self, xp: Any, g: Array, axis: int) -> Array:
         if isinstance(self.index, slice):
             return spread(xp, [(self.index.start, g)], self.index.step, self.size, axis)
         return gather(xp, g, self.inverse, axis)

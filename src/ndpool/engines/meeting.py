@@ -1,6 +1,6 @@
 """Two states, one of which may be nothing but padding: which are merged, which stay, and where their tangents go.
 
-`Runs` says it by runs of neighbours, `Masked` by a mask. Both merge states, push two tangents into one, and pull one
+`Runs` says it by runs of neighbours, `Masked` by a mask. Both merge states, jvp two tangents into one, and vjp one
 cotangent apart.
 """
 
@@ -54,7 +54,7 @@ class Runs:
             states.append(there if who is SECOND else here)
         return tuple(concat(xp, list(parts), axis) for parts in zip(*states, strict=True)), ra, rb
 
-    def push(self, xp: Any, axis: int, weights: Weights, a: Array, b: Array) -> Array:
+    def jvp(self, xp: Any, axis: int, weights: Weights, a: Array, b: Array) -> Array:
         if self.everywhere:
             return weighted(xp, weights[0], a) + weighted(xp, weights[1], b)
         parts = []
@@ -65,7 +65,7 @@ class Runs:
             parts.append(there if who is SECOND else here)
         return concat(xp, parts, axis)
 
-    def pull(self, xp: Any, axis: int, weights: Weights, g: Array) -> tuple[Array, Array]:
+    def vjp(self, xp: Any, axis: int, weights: Weights, g: Array) -> tuple[Array, Array]:
         if self.everywhere:
             return weighted(xp, weights[0], g), weighted(xp, weights[1], g)
         given: tuple[list[Array], list[Array]] = [], []
@@ -106,12 +106,12 @@ class Masked:
         state = tuple(xp.where(only_a, p, xp.where(only_b, q, m)) for p, q, m in zip(a, b, state, strict=True))
         return state, _choose(xp, only_a, only_b, ra), _choose(xp, only_b, only_a, rb)
 
-    def push(self, xp: Any, axis: int, weights: Weights, a: Array, b: Array) -> Array:
+    def jvp(self, xp: Any, axis: int, weights: Weights, a: Array, b: Array) -> Array:
         # what an output does not read must not reach it, not even as 0 times NaN
         b = weighted(xp, on(xp, device(b), along(self.second, axis, b.ndim)), b)
         return weighted(xp, weights[0], a) + weighted(xp, weights[1], b)
 
-    def pull(self, xp: Any, axis: int, weights: Weights, g: Array) -> tuple[Array, Array]:
+    def vjp(self, xp: Any, axis: int, weights: Weights, g: Array) -> tuple[Array, Array]:
         return weighted(xp, weights[0], g), weighted(xp, weights[1], g)
 
 

@@ -33,7 +33,7 @@ Array = np.ndarray[Any, Any]
 
 LAWS = {"max": 0, "min": 0, "sum": 1, "mean": 1, "smooth_max": 2, "lp": 3}
 TIES = {"first": 0, "last": 1, "all": 2, "split": 3}
-FORWARD, WINNERS, PUSH, PULL, PICK, SPREAD, POSITIONS = range(7)
+FORWARD, WINNERS, JVP, VJP, JVP_BY_WINNER, VJP_BY_WINNER, POSITIONS = range(7)
 NAMES = ("float32", "float64", "float16", "bfloat16", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32")
 TYPES = {dtype: i for i, dtype in enumerate((*NAMES, "uint64"))} | {"bool": NAMES.index("uint8")}
 MOST_AXES = 30
@@ -187,17 +187,17 @@ class Plan:
         )  # fmt: skip
 
     @cached_property
-    def pushes(self) -> bool:
+    def has_value_and_jvp(self) -> bool:
         """Whether values and tangents come in one pass: of real numbers, and where a max meets its taps in order."""
         chooses = self.law.name in ("max", "min")
         return kind(self.dtype) == "real" and self.dtype.isnative and (not chooses or self.native.in_order(self.handle))
 
-    def push(self, x: Array, dx: Array) -> tuple[Array, Array]:
+    def value_and_jvp(self, x: Array, dx: Array) -> tuple[Array, Array]:
         """The values at x, and their tangents for the tangent dx of x."""
         if self.law.name in ("sum", "mean"):
             return self.forward(x), forward(self.window, self.law, dx)
         y, dy = _empty(self.out_shape, x.dtype), _empty(self.out_shape, dx.dtype)
-        self._run(PUSH, dx, self.layout.laid(x), self.layout.laid(dx), dy, y)
+        self._run(JVP, dx, self.layout.laid(x), self.layout.laid(dx), dy, y)
         return self._shown(y), self._shown(dy)
 
     def forward(self, x: Array) -> Array:
@@ -229,23 +229,21 @@ class Plan:
             return Linear(
                 self.forward(x),
                 _Moving(lambda dx: forward(self.window, self.law, dx)),
-                _Moving(lambda dy: self._like_x(dy)._back(PULL, None, dy)),
+                _Moving(lambda dy: self._like_x(dy)._back(VJP, None, dy)),
             )
         if self.law.name in ("max", "min"):
             if self.law.params[0] in ("first", "last"):
                 y, residual = self._winners(x)
                 return Linear(
                     self._shown(y),
-                    _Moving(lambda dx: self._ahead(PICK, residual, dx)),
-                    _Moving(lambda dy: self._back(SPREAD, residual, dy)),
+                    _Moving(lambda dx: self._ahead(JVP_BY_WINNER, residual, dx)),
+                    _Moving(lambda dy: self._back(VJP_BY_WINNER, residual, dy)),
                 )
             if kind(x.dtype) != "real":
                 return portable.linearize(np, self.window, self.law, x)
         native = x.dtype.newbyteorder("=")
         y, seen = self.forward(x), np.array(self.layout.laid(x), native, order="K")  # x may change before it is needed
-        return Linear(
-            y, _Moving(lambda dx: self._ahead(PUSH, seen, dx)), _Moving(lambda dy: self._back(PULL, seen, dy))
-        )
+        return Linear(y, _Moving(lambda dx: self._ahead(JVP, seen, dx)), _Moving(lambda dy: self._back(VJP, seen, dy)))
 
     def _winners(self, x: Array) -> tuple[Array, Array]:
         y, residual = _empty(self.out_shape, x.dtype), _empty(self.out_shape, self.residual)

@@ -107,7 +107,7 @@ class AxisPlan:
         """The single taps of an output, first to last."""
         return [self.first, *(join.select for join in self.joins if join.level == 0)]
 
-    def pull_taps(self, xp: Any, parts: list[Array], axis: int) -> Array:
+    def give_back_taps(self, xp: Any, parts: list[Array], axis: int) -> Array:
         """The cotangents of single taps, first to last, added up by position."""
         pairs = list(zip(self.taps, parts, strict=True))
         if isinstance(self.first.index, slice):
@@ -115,7 +115,7 @@ class AxisPlan:
             return spread(xp, [(i.start, part) for i, part in slices], self.first.index.step, self.size, axis)  # type: ignore[union-attr]
         if self.at_once:
             return gather(xp, xp.concat(parts, axis=axis), self._readers, axis)
-        pulled = [select.pull(xp, part, axis) for select, part in reversed(pairs)]
+        pulled = [select.give_back(xp, part, axis) for select, part in reversed(pairs)]
         return sum(pulled[1:], pulled[0])
 
     @cached_property
@@ -312,7 +312,7 @@ def _ends(mask: Vector) -> tuple[int, int]:
 
 
 class Pass:
-    """One axis folded by a law: `forward` once, then `push` tangents and `pull` cotangents as often as wanted.
+    """One axis folded by a law: `forward` once, then `jvp` tangents and `vjp` cotangents as often as wanted.
 
     `neutral_zero`: merging with the zeros of padding changes nothing. `multiplies`: weights are numbers, and then one
     that is NaN must not meet the cotangent 0 of a block that no output is made of.
@@ -337,9 +337,9 @@ class Pass:
             blocks.append(block)
             if keep:
                 self.doubled.append((ra, rb))
-        acc: State = tuple(self.plan.first.push(xp, c, axis) for c in state)
+        acc: State = tuple(self.plan.first.take(xp, c, axis) for c in state)
         for join, meeting in self.joins:
-            block = tuple(join.select.push(xp, c, axis) for c in blocks[join.level])
+            block = tuple(join.select.take(xp, c, axis) for c in blocks[join.level])
             acc, ra, rb = meeting.merge(xp, axis, merge, acc, block)
             if keep:
                 self.joined.append((ra, rb))
@@ -348,7 +348,7 @@ class Pass:
     def _pad(self, a: Array) -> Array:
         return pad(self.xp, a, self.axis, self.plan.before, self.plan.after)
 
-    def push(self, t: Array) -> Array:
+    def jvp(self, t: Array) -> Array:
         """The tangents of the outputs."""
         xp, axis = self.xp, self.axis
         t = self._pad(t)
@@ -356,14 +356,14 @@ class Pass:
         for (hop, meeting), weights in zip(self.hops, self.doubled, strict=True):
             last = blocks[-1]
             earlier, later = cut(last, axis, slice(hop.length)), cut(last, axis, slice(hop.hop, hop.hop + hop.length))
-            blocks.append(meeting.push(xp, axis, weights, earlier, later))
-        acc = self.plan.first.push(xp, t, axis)
+            blocks.append(meeting.jvp(xp, axis, weights, earlier, later))
+        acc = self.plan.first.take(xp, t, axis)
         for (join, meeting), weights in zip(self.joins, self.joined, strict=True):
-            acc = meeting.push(xp, axis, weights, acc, join.select.push(xp, blocks[join.level], axis))
+            acc = meeting.jvp(xp, axis, weights, acc, join.select.take(xp, blocks[join.level], axis))
         return acc
 
-    def pull(self, g: Array) -> Array:
-        """The cotangents of the inputs: `push` transposed, the same steps backwards."""
+    def vjp(self, g: Array) -> Array:
+        """The cotangents of the inputs: `jvp` transposed, the same steps backwards."""
         xp, axis, plan = self.xp, self.axis, self.plan
         blocks: list[Array] = [None] * (len(plan.hops) + 1)
 
@@ -372,15 +372,15 @@ class Pass:
 
         single: list[Array] = []
         for (join, meeting), weights in zip(reversed(self.joins), reversed(self.joined), strict=True):
-            g, part = meeting.pull(xp, axis, weights, g)
+            g, part = meeting.vjp(xp, axis, weights, g)
             if join.level == 0:
                 single.append(part)
             else:
-                give(join.level, join.select.pull(xp, part, axis))
-        give(0, plan.pull_taps(xp, [g, *reversed(single)], axis))
+                give(join.level, join.select.give_back(xp, part, axis))
+        give(0, plan.give_back_taps(xp, [g, *reversed(single)], axis))
         read = plan.read() if plan.hops and self.multiplies else []
         for level, (hop, meeting) in reversed(list(enumerate(self.hops))):
-            parts = meeting.pull(xp, axis, self.doubled[level], blocks[level + 1])
+            parts = meeting.vjp(xp, axis, self.doubled[level], blocks[level + 1])
             start, stop = 0, hop.length
             if read:
                 start, stop = _ends(read[level + 1])

@@ -46,8 +46,8 @@ def forward(xp: Any, window: Window, law: Law, x: Array) -> Array:
 def linearize(xp: Any, window: Window, law: Law, x: Array) -> Linear:
     """The values, and jvp and vjp that need no further look at x."""
     fold = _Fold(xp, window, law, x, keep=True)
-    y, fold.y = fold.y, None  # what pushes and pulls keeps residuals only
-    return Linear(y, fold.push, fold.pull)
+    y, fold.y = fold.y, None  # the maps keep residuals only
+    return Linear(y, fold.jvp, fold.vjp)
 
 
 def winners(xp: Any, window: Window, law: Law, x: Array, axes: tuple[int, ...]) -> tuple[Array, Array]:
@@ -65,7 +65,7 @@ def supports(window: Window, law: Law) -> bool:
 
 
 class _Fold:
-    """One run over one array: `y`, `place` (if asked for), and `push` and `pull` (if kept)."""
+    """One run over one array: `y`, `place` (if asked for), and `jvp` and `vjp` (if kept)."""
 
     def __init__(self, xp: Any, window: Window, law: Law, x: Array, keep: bool, place: Array = None):
         self.xp, self.window, self.device = xp, window, device(x)
@@ -89,22 +89,22 @@ class _Fold:
         if place is not None:
             self.place = self._where_read(xp.broadcast_to(state[-1], y.shape), -1)
 
-    def push(self, dx: Array) -> Array:
+    def jvp(self, dx: Array) -> Array:
         xp = self.xp
         if isinstance(dx, DualArray) and not isinstance(xp, DualNamespace):  # linear, so part by part
-            return DualArray(self.push(dx.value), self.push(dx.tangent))
+            return DualArray(self.jvp(dx.value), self.jvp(dx.tangent))
         t = weighted(xp, self.slope, self._pad(xp.astype(dx, wide(xp, dx.dtype))))
         for one in self.passes:
-            t = one.push(t)
+            t = one.jvp(t)
         return xp.astype(divided(xp, t, self.divisor), dx.dtype)
 
-    def pull(self, dy: Array) -> Array:
+    def vjp(self, dy: Array) -> Array:
         xp = self.xp
         if isinstance(dy, DualArray) and not isinstance(xp, DualNamespace):
-            return DualArray(self.pull(dy.value), self.pull(dy.tangent))
+            return DualArray(self.vjp(dy.value), self.vjp(dy.tangent))
         g = divided(xp, xp.astype(dy, wide(xp, dy.dtype)), self.divisor)
         for one in reversed(self.passes):
-            g = one.pull(g)
+            g = one.vjp(g)
         g = weighted(xp, self.slope, g)
         if self.law.multiplies:
             g = self._where([one.read() for one in reversed(self.passes)], g, 0)

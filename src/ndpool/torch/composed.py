@@ -40,29 +40,29 @@ class Composed:
     def positions(self, residual: Tensor, places: Tensor) -> None:
         places.copy_(self._places(residual))
 
-    def pick(self, residual: Tensor, dx: Tensor, dy: Tensor) -> None:
+    def jvp_by_winner(self, residual: Tensor, dx: Tensor, dy: Tensor) -> None:
         places = self._places(residual)
         found = self._flat(dx).gather(-1, self._flat(places).clamp(min=0))
         dy.copy_(torch.where(places < 0, 0, self._shaped(found, places.shape)))
 
-    def spread(self, residual: Tensor, dy: Tensor, dx: Tensor) -> None:
+    def vjp_by_winner(self, residual: Tensor, dy: Tensor, dx: Tensor) -> None:
         places = self._places(residual)
         given = torch.where(places < 0, 0, dy).to(torch.promote_types(dy.dtype, torch.float32))
         flat = self._flat(torch.zeros_like(dx, dtype=given.dtype))
         flat = flat.scatter_add(-1, self._flat(places).clamp(min=0), self._flat(given))
         dx.copy_(self._shaped(flat, dx.shape))
 
-    def push(self, x: Tensor, dx: Tensor, dy: Tensor) -> None:
-        dy.copy_(_aside(self._push, x, dx))
+    def jvp(self, x: Tensor, dx: Tensor, dy: Tensor) -> None:
+        dy.copy_(_aside(self._jvp, x, dx))
 
-    def pull(self, x: Tensor | None, dy: Tensor, dx: Tensor) -> None:
-        dx.copy_(_aside(self._pull, torch.zeros_like(dx) if x is None else x, dy))
+    def vjp(self, x: Tensor | None, dy: Tensor, dx: Tensor) -> None:
+        dx.copy_(_aside(self._vjp, torch.zeros_like(dx) if x is None else x, dy))
 
-    def _pull(self, x: Tensor, dy: Tensor) -> Tensor:
+    def _vjp(self, x: Tensor, dy: Tensor) -> Tensor:
         x = x.detach().requires_grad_()
         return torch.autograd.grad(composite.pool(x, self.text), x, dy)[0]
 
-    def _push(self, x: Tensor, dx: Tensor) -> Tensor:
+    def _jvp(self, x: Tensor, dx: Tensor) -> Tensor:
         """The transpose of the transpose: forward mode has levels that another thread may be in."""
         x = x.detach().requires_grad_()
         y = composite.pool(x, self.text)

@@ -66,7 +66,7 @@ class Launched:
 
     def back(self, kept: Any, dy: Tensor) -> Tensor:
         """The vjp, from what `kept` kept."""
-        return self.spread(kept, dy) if self.one_winner else self.pull(kept, dy)
+        return self.vjp_by_winner(kept, dy) if self.one_winner else self.vjp(kept, dy)
 
     def forward(self, x: Tensor) -> Tensor:
         return self._run("forward", self.outputs, x, self.inputs.laid(x))
@@ -77,17 +77,17 @@ class Launched:
         y = self._run("winners", self.outputs, x, self.inputs.laid(x), residual)
         return y, self.outputs.shown(residual.zero_() if self.empty else residual)
 
-    def push(self, x: Tensor, dx: Tensor) -> Tensor:
-        return self._run("push", self.outputs, dx, self.inputs.laid(x), self.inputs.laid(dx))
+    def jvp(self, x: Tensor, dx: Tensor) -> Tensor:
+        return self._run("jvp", self.outputs, dx, self.inputs.laid(x), self.inputs.laid(dx))
 
-    def pull(self, x: Tensor | None, dy: Tensor) -> Tensor:
-        return self._run("pull", self.inputs, dy, None if x is None else self.inputs.laid(x), self.outputs.laid(dy))
+    def vjp(self, x: Tensor | None, dy: Tensor) -> Tensor:
+        return self._run("vjp", self.inputs, dy, None if x is None else self.inputs.laid(x), self.outputs.laid(dy))
 
-    def pick(self, residual: Tensor, dx: Tensor) -> Tensor:
-        return self._run("pick", self.outputs, dx, self.outputs.laid(residual), self.inputs.laid(dx))
+    def jvp_by_winner(self, residual: Tensor, dx: Tensor) -> Tensor:
+        return self._run("jvp_by_winner", self.outputs, dx, self.outputs.laid(residual), self.inputs.laid(dx))
 
-    def spread(self, residual: Tensor, dy: Tensor) -> Tensor:
-        return self._run("spread", self.inputs, dy, self.outputs.laid(residual), self.outputs.laid(dy))
+    def vjp_by_winner(self, residual: Tensor, dy: Tensor) -> Tensor:
+        return self._run("vjp_by_winner", self.inputs, dy, self.outputs.laid(residual), self.outputs.laid(dy))
 
     def positions(self, residual: Tensor) -> Tensor:
         """Flat row-major positions among the pooled axes; -1 where nothing is read."""

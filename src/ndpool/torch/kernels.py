@@ -161,7 +161,7 @@ class Bound:
 
     def back(self, kept: Any, dy: Tensor) -> Tensor:
         """The vjp, from what `kept` kept."""
-        return self.spread(kept, dy) if self.one_winner else self.pull(kept, dy)
+        return self.vjp_by_winner(kept, dy) if self.one_winner else self.vjp(kept, dy)
 
     def forward(self, x: Tensor) -> Tensor:
         return self._run(native.FORWARD, self._laid(x), None, self.outputs)
@@ -173,17 +173,17 @@ class Bound:
             residual[1].zero_()
         return self._run(native.WINNERS, self._laid(x), None, self.outputs, residual[0]), residual[1]
 
-    def push(self, x: Tensor, dx: Tensor) -> Tensor:
-        return self._run(native.PUSH, self._laid(x), self._laid(dx), self.outputs)
+    def jvp(self, x: Tensor, dx: Tensor) -> Tensor:
+        return self._run(native.JVP, self._laid(x), self._laid(dx), self.outputs)
 
-    def pull(self, x: Tensor | None, dy: Tensor) -> Tensor:
-        return self._run(native.PULL, None if x is None else self._laid(x), self._laid(dy), self.inputs)
+    def vjp(self, x: Tensor | None, dy: Tensor) -> Tensor:
+        return self._run(native.VJP, None if x is None else self._laid(x), self._laid(dy), self.inputs)
 
-    def pick(self, residual: Tensor, dx: Tensor) -> Tensor:
-        return self._run(native.PICK, self._ordered(residual), self._laid(dx), self.outputs)
+    def jvp_by_winner(self, residual: Tensor, dx: Tensor) -> Tensor:
+        return self._run(native.JVP_BY_WINNER, self._ordered(residual), self._laid(dx), self.outputs)
 
-    def spread(self, residual: Tensor, dy: Tensor) -> Tensor:
-        return self._run(native.SPREAD, self._ordered(residual), self._laid(dy), self.inputs)
+    def vjp_by_winner(self, residual: Tensor, dy: Tensor) -> Tensor:
+        return self._run(native.VJP_BY_WINNER, self._ordered(residual), self._laid(dy), self.inputs)
 
     def positions(self, residual: Tensor) -> Tensor:
         """Flat row-major positions among the pooled axes; -1 where nothing is read."""
@@ -232,7 +232,7 @@ def _hasten(bound: Bound) -> None:
     run, code, kind, tap = bound.kernels, bound.code, bound.word.numpy, bound.tap.numpy
     inputs, outputs = bound.inputs.shape, bound.outputs.shape
     x_at, y_at = (_at(shape, kind.itemsize) for shape in (inputs, outputs))
-    empty, tensor, back = np.empty, torch.from_numpy, native.SPREAD if bound.one_winner else native.PULL
+    empty, tensor, back = np.empty, torch.from_numpy, native.VJP_BY_WINNER if bound.one_winner else native.VJP
 
     def forward(x: Tensor) -> Tensor:
         y = empty(outputs, kind)

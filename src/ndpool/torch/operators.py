@@ -1,4 +1,4 @@
-"""The engine's modes as torch operators: `torch.ops.ndpool.forward`, `winners`, `push`, `pull`, `pick`, `spread` and
+"""The modes of an engine as torch operators: `forward`, `winners`, `jvp`, `vjp`, `jvp_by_winner`, `vjp_by_winner` and
 `positions`.
 
 They are closed under differentiation: the derivative of each is made of the others, so every order and every mixture of
@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 from torch.autograd import forward_ad
 from torch.autograd.forward_ad import unpack_dual
-from torch.func import grad, jvp
+from torch.func import grad
 
 from ..engines import native, triton
 from . import composite, private
@@ -37,10 +37,10 @@ Sizes = Sequence[int]
 # the operators, registered below
 forward: Any
 winners: Any
-push: Any
-pull: Any
-pick: Any
-spread: Any
+jvp: Any
+vjp: Any
+jvp_by_winner: Any
+vjp_by_winner: Any
 positions: Any
 
 
@@ -49,9 +49,9 @@ positions: Any
 # Laws that are not linear and have no one winner are quasi-arithmetic, phi(y) = sum phi(x_t): with the weights
 # w_t = phi'(x_t) / phi'(y),
 #
-#     push(x, v) = sum_t w_t v_t,    pull(x, g) its transpose,    c = phi'' / phi'
-#     d push(x, v) along u  =  push(x, c(x) u v) - c(y) push(x, u) push(x, v)
-#     d <push(x, v), g> / dx  =  c(x) v pull(x, g) - pull(x, c(y) g push(x, v))
+#     jvp(x, v) = sum_t w_t v_t,    vjp(x, g) its transpose,    c = phi'' / phi'
+#     d jvp(x, v) along u  =  jvp(x, c(x) u v) - c(y) jvp(x, u) jvp(x, v)
+#     d <jvp(x, v), g> / dx  =  c(x) v vjp(x, g) - vjp(x, c(y) g jvp(x, v))
 #
 # c is beta for smooth max and (p - 1) / x for Lp. Shared winners do not move, and nor does c for them: it is None.
 
@@ -69,23 +69,23 @@ def _curvature(x: Tensor, text: str) -> tuple[Tensor, Any, Any, Any] | None:
     return x, (p - 1) / x, (p - 1) / y, (y > 1e3 * tiny).to(y.dtype)  # a norm has a kink where it is 0
 
 
-def _pushed_along(x: Tensor, v: Tensor, u: Tensor, text: str) -> Any:
-    """The derivative of push(x, v) in x along u."""
+def _jvp_along(x: Tensor, v: Tensor, u: Tensor, text: str) -> Any:
+    """The derivative of jvp(x, v) in x along u."""
     found = _curvature(x, text)
     if found is None:
         return None
     x, cx, cy, there = found
-    return (push(x, cx * u * v, text) - cy * push(x, u, text) * push(x, v, text)) * there
+    return (jvp(x, cx * u * v, text) - cy * jvp(x, u, text) * jvp(x, v, text)) * there
 
 
-def _pulled_along(x: Tensor, v: Tensor, g: Tensor, text: str, sizes: Sizes, last: bool) -> Any:
-    """The derivative of <push(x, v), g> in x."""
+def _vjp_along(x: Tensor, v: Tensor, g: Tensor, text: str, sizes: Sizes, last: bool) -> Any:
+    """The derivative of <jvp(x, v), g> in x."""
     found = _curvature(x, text)
     if found is None:
         return None
     x, cx, cy, there = found
     g = g * there
-    return cx * v * pull(x, g, text, sizes, last) - pull(x, cy * g * push(x, v, text), text, sizes, last)
+    return cx * v * vjp(x, g, text, sizes, last) - vjp(x, cy * g * jvp(x, v, text), text, sizes, last)
 
 
 def _plus(a: Tensor | None, b: Tensor | None) -> Tensor | None:
@@ -113,59 +113,61 @@ def back(x: Tensor, text: str, axes: tuple[int, ...] | None = None) -> tuple[str
 
 
 def _ahead(x: Tensor | None, dx: Tensor, text: str) -> Any:
-    """The transpose of `pull`, which sees no x for a linear law."""
-    return forward(dx, text) if x is None else push(x, dx, text)
+    """The transpose of `vjp`, which sees no x for a linear law."""
+    return forward(dx, text) if x is None else jvp(x, dx, text)
 
 
-def _push_vjp(kept: Any, rest: Any, needs: Any, g: Tensor) -> tuple[Tensor | None, ...]:
+def _vjp_of_jvp(kept: Any, rest: Any, needs: Any, g: Tensor) -> tuple[Tensor | None, ...]:
     x, dx = kept
-    return _pulled_along(x, dx, g, *rest) if needs[0] else None, pull(x, g, *rest) if needs[1] else None
+    return _vjp_along(x, dx, g, *rest) if needs[0] else None, vjp(x, g, *rest) if needs[1] else None
 
 
-def _push_jvp(kept: Any, rest: Any, u: Tensor | None, t: Tensor | None) -> Tensor | None:
+def _jvp_of_jvp(kept: Any, rest: Any, u: Tensor | None, t: Tensor | None) -> Tensor | None:
     x, dx = kept
-    along = None if u is None else _pushed_along(x, dx, u, rest[0])
+    along = None if u is None else _jvp_along(x, dx, u, rest[0])
     t = torch.zeros_like(dx) if t is None and along is None else t  # winners that are shared do not move
-    return _plus(along, None if t is None else push(x, t, rest[0]))
+    return _plus(along, None if t is None else jvp(x, t, rest[0]))
 
 
-def _pull_vjp(kept: Any, rest: Any, needs: Any, h: Tensor) -> tuple[Tensor | None, ...]:
+def _vjp_of_vjp(kept: Any, rest: Any, needs: Any, h: Tensor) -> tuple[Tensor | None, ...]:
     x, dy = kept
-    return _pulled_along(x, h, dy, *rest) if needs[0] else None, _ahead(x, h, rest[0]) if needs[1] else None
+    return _vjp_along(x, h, dy, *rest) if needs[0] else None, _ahead(x, h, rest[0]) if needs[1] else None
 
 
-def _pull_jvp(kept: Any, rest: Any, u: Tensor | None, t: Tensor | None) -> Tensor | None:
+def _jvp_of_vjp(kept: Any, rest: Any, u: Tensor | None, t: Tensor | None) -> Tensor | None:
     x, dy = kept
-    along = None if u is None else _pulled_along(x, u, dy, *rest)
+    along = None if u is None else _vjp_along(x, u, dy, *rest)
     t = torch.zeros_like(dy) if t is None and along is None else t
-    return _plus(along, None if t is None else pull(x, t, *rest))
+    return _plus(along, None if t is None else vjp(x, t, *rest))
 
 
 FORWARD = Rule(
     lambda args, y: ((None if read(args[1]).linear else args[0],), back(*args)),
-    lambda kept, rest, needs, g: (pull(*kept, g, *rest),),
+    lambda kept, rest, needs, g: (vjp(*kept, g, *rest),),
     lambda kept, rest, dx: _ahead(kept[0], dx, rest[0]),
 )
 WINNERS = Rule(
     lambda args, results: ((results[1],), back(*args)),
-    lambda kept, rest, needs, g: (spread(*kept, g, *rest),),
-    lambda kept, rest, dx: pick(*kept, dx, rest[0]),
+    lambda kept, rest, needs, g: (vjp_by_winner(*kept, g, *rest),),
+    lambda kept, rest, dx: jvp_by_winner(*kept, dx, rest[0]),
     outputs=2,
 )
-PICK = Rule(
+JVP_BY_WINNER = Rule(
     lambda args, dy: ((args[0],), back(*args[1:])),
-    lambda kept, rest, needs, g: (None, spread(*kept, g, *rest)),
-    lambda kept, rest, _, t: pick(*kept, t, rest[0]),
+    lambda kept, rest, needs, g: (None, vjp_by_winner(*kept, g, *rest)),
+    lambda kept, rest, _, t: jvp_by_winner(*kept, t, rest[0]),
     tensors=2,
 )
-SPREAD = Rule(
+VJP_BY_WINNER = Rule(
     lambda args, dx: ((args[0],), args[2:]),
-    lambda kept, rest, needs, g: (None, pick(*kept, g, rest[0])),
-    lambda kept, rest, _, t: spread(*kept, t, *rest),
+    lambda kept, rest, needs, g: (None, jvp_by_winner(*kept, g, rest[0])),
+    lambda kept, rest, _, t: vjp_by_winner(*kept, t, *rest),
     tensors=2,
 )
-PUSH = Rule(lambda args, dy: (args[:2], back(args[0], args[2])), _push_vjp, _push_jvp, tensors=2)
-PULL = Rule(lambda args, dx: ((args[0], args[1] if args[0] is not None else None), args[2:]), _pull_vjp, _pull_jvp, 2)
+JVP = Rule(lambda args, dy: (args[:2], back(args[0], args[2])), _vjp_of_jvp, _jvp_of_jvp, tensors=2)
+VJP = Rule(
+    lambda args, dx: ((args[0], args[1] if args[0] is not None else None), args[2:]), _vjp_of_vjp, _jvp_of_vjp, 2
+)
 POSITIONS = Rule(lambda args, places: ((), ()), lambda *_: (), lambda *_: None)
 
 
@@ -180,22 +182,22 @@ def _winners(x: Tensor, text: str) -> tuple[Tensor, Tensor]:
     return read(text).bind(tuple(x.shape), x.stride(), x.dtype, x.device.type).winners(x)
 
 
-def _push(x: Tensor, dx: Tensor, text: str) -> Tensor:
-    return read(text).bind(tuple(x.shape), x.stride(), dx.dtype, x.device.type).push(x, dx)
+def _jvp(x: Tensor, dx: Tensor, text: str) -> Tensor:
+    return read(text).bind(tuple(x.shape), x.stride(), dx.dtype, x.device.type).jvp(x, dx)
 
 
-def _pull(x: Tensor | None, dy: Tensor, text: str, sizes: Sizes, last: bool) -> Tensor:
+def _vjp(x: Tensor | None, dy: Tensor, text: str, sizes: Sizes, last: bool) -> Tensor:
     if x is not None:
-        return read(text).bind(tuple(x.shape), x.stride(), dy.dtype, x.device.type).pull(x, dy)
-    return read(text).bind_dense(dy.shape, sizes, last, dy.dtype, dy.device.type).pull(None, dy)
+        return read(text).bind(tuple(x.shape), x.stride(), dy.dtype, x.device.type).vjp(x, dy)
+    return read(text).bind_dense(dy.shape, sizes, last, dy.dtype, dy.device.type).vjp(None, dy)
 
 
-def _pick(residual: Tensor, dx: Tensor, text: str) -> Tensor:
-    return read(text).bind(tuple(dx.shape), dx.stride(), dx.dtype, dx.device.type).pick(residual, dx)
+def _jvp_by_winner(residual: Tensor, dx: Tensor, text: str) -> Tensor:
+    return read(text).bind(tuple(dx.shape), dx.stride(), dx.dtype, dx.device.type).jvp_by_winner(residual, dx)
 
 
-def _spread(residual: Tensor, dy: Tensor, text: str, sizes: Sizes, last: bool) -> Tensor:
-    return read(text).bind_dense(dy.shape, sizes, last, dy.dtype, dy.device.type).spread(residual, dy)
+def _vjp_by_winner(residual: Tensor, dy: Tensor, text: str, sizes: Sizes, last: bool) -> Tensor:
+    return read(text).bind_dense(dy.shape, sizes, last, dy.dtype, dy.device.type).vjp_by_winner(residual, dy)
 
 
 def _positions(residual: Tensor, text: str, sizes: Sizes, last: bool) -> Tensor:
@@ -218,7 +220,7 @@ def _fake_winners(x: Tensor, text: str) -> tuple[Tensor, Tensor]:
     return y, residual
 
 
-def _fake_pull(x: Tensor | None, dy: Tensor, text: str, sizes: Sizes, last: bool) -> Tensor:
+def _fake_vjp(x: Tensor | None, dy: Tensor, text: str, sizes: Sizes, last: bool) -> Tensor:
     if x is None:
         return _inputs_of(dy, text, sizes, last)
     return torch.empty_strided(x.shape, dense(x.shape, lies_last(x.shape, x.stride())), dtype=dy.dtype, device=x.device)
@@ -317,16 +319,20 @@ def _autograd(name: str, op: Any, rule: Rule) -> Callable[..., Any]:
 _TRANSPOSED = "str op, SymInt[] sizes, bool last"
 forward = _register("forward", "(Tensor x, str op) -> Tensor", _forward, lambda x, op: _outputs_of(x, op)[0], FORWARD)
 winners = _register("winners", "(Tensor x, str op) -> (Tensor, Tensor)", _winners, _fake_winners, WINNERS)
-push = _register(
-    "push", "(Tensor x, Tensor dx, str op) -> Tensor", _push, lambda x, dx, op: _outputs_of(x, op, dx.dtype)[0], PUSH
+jvp = _register(
+    "jvp", "(Tensor x, Tensor dx, str op) -> Tensor", _jvp, lambda x, dx, op: _outputs_of(x, op, dx.dtype)[0], JVP
 )
-pull = _register("pull", f"(Tensor? x, Tensor dy, {_TRANSPOSED}) -> Tensor", _pull, _fake_pull, PULL)
-pick = _register(
-    "pick", "(Tensor residual, Tensor dx, str op) -> Tensor", _pick, lambda _, dx, op: _outputs_of(dx, op)[0], PICK
+vjp = _register("vjp", f"(Tensor? x, Tensor dy, {_TRANSPOSED}) -> Tensor", _vjp, _fake_vjp, VJP)
+jvp_by_winner = _register(
+    "jvp_by_winner",
+    "(Tensor residual, Tensor dx, str op) -> Tensor",
+    _jvp_by_winner,
+    lambda _, dx, op: _outputs_of(dx, op)[0],
+    JVP_BY_WINNER,
 )
-spread = _register(
-    "spread", f"(Tensor residual, Tensor dy, {_TRANSPOSED}) -> Tensor", _spread,
-    lambda _, dy, *back: _inputs_of(dy, *back), SPREAD,
+vjp_by_winner = _register(
+    "vjp_by_winner", f"(Tensor residual, Tensor dy, {_TRANSPOSED}) -> Tensor", _vjp_by_winner,
+    lambda _, dy, *back: _inputs_of(dy, *back), VJP_BY_WINNER,
 )  # fmt: skip
 positions = _register(
     "positions", f"(Tensor residual, {_TRANSPOSED}) -> Tensor", _positions, _fake_positions, POSITIONS
@@ -350,7 +356,7 @@ def _by_grad(f: Callable[[Tensor], Any], x: Tensor, _: Tensor) -> list[Tensor]:
 
 
 def _by_jvp(f: Callable[[Tensor], Any], x: Tensor, dx: Tensor) -> list[Tensor]:
-    return [jvp(h, (x,), (dx,))[1] for h in (f, grad(f), lambda x: jvp(f, (x,), (dx,))[1])]
+    return [torch.func.jvp(h, (x,), (dx,))[1] for h in (f, grad(f), lambda x: torch.func.jvp(f, (x,), (dx,))[1])]
 
 
 TRIALS = {"torch.autograd": _by_autograd, "torch.func.grad": _by_grad, "torch.func.jvp": _by_jvp}

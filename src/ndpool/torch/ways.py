@@ -202,7 +202,7 @@ class _Direct(Function):  # type: ignore[misc]
             return bound.back(kept, g), None
         kept = torch.from_numpy(kept) if isinstance(kept, np.ndarray) else kept
         text, sizes = repr(bound.op), [bound.inputs.shape[a] for a in bound.op.axes]
-        return (operators.spread if bound.one_winner else operators.pull)(kept, g, text, sizes, bound.last), None
+        return (operators.vjp_by_winner if bound.one_winner else operators.vjp)(kept, g, text, sizes, bound.last), None
 
 
 _direct: Any = _Direct.apply

@@ -1,5 +1,5 @@
 """Kernels of outputs: `gather` (an output's taps: forward, jvp, what a vjp hands back), `collect` (the same for large
-windows that hardly overlap), `pick` (which tap won: jvp of a choice, and where it was).
+windows that hardly overlap), `jvp_by_winner` (which tap won: jvp of a choice, and where it was).
 
 Each serves every law, rank and layout; loops over axes and taps are unrolled. The order of merges is a matter of the
 window and of the output's place in it, so neither the block nor the lead changes a bit. No law here.
@@ -99,7 +99,7 @@ def shares_core(axes, out, law):
 
 
 @triton.jit
-def line(x, dx, top, inside, there, c, LAW: tl.constexpr, PUSH: tl.constexpr, FLIP: tl.constexpr, ACC: tl.constexpr,
+def line(x, dx, top, inside, there, c, LAW: tl.constexpr, JVP: tl.constexpr, FLIP: tl.constexpr, ACC: tl.constexpr,
          AXES: tl.constexpr, LANES: tl.constexpr, OUT: tl.constexpr, VECTOR: tl.constexpr,
 ):  # fmt: skip
     """The states of OUT neighbouring outputs, from their taps on one line of the last axis, to which x and dx point;
@@ -141,7 +141,7 @@ def line(x, dx, top, inside, there, c, LAW: tl.constexpr, PUSH: tl.constexpr, FL
                     theres = theres + (ok,)
                 else:
                     theres = theres + (yes,)
-            if PUSH:
+            if JVP:
                 elements = loaded(dx + v * (VECTOR * LANES), ok, 0, VECTOR)
                 for e in tl.static_range(VECTOR):
                     ts = ts + (elements[e].to(ACC),)
@@ -157,7 +157,7 @@ def line(x, dx, top, inside, there, c, LAW: tl.constexpr, PUSH: tl.constexpr, FL
         # what all of them read is merged once; what some read before and after it, step by step
         ones = ()
         for e in tl.static_range(K + OUT - 1):
-            ones = ones + (lift(xs[F + e], ts[F + e], no_tap + e, theres[F + e], LAW, PUSH),)
+            ones = ones + (lift(xs[F + e], ts[F + e], no_tap + e, theres[F + e], LAW, JVP),)
         core = ones[OUT - 1]
         for e in tl.static_range(OUT, K):
             core = merge(core, ones[e], LAW)
@@ -178,7 +178,7 @@ def line(x, dx, top, inside, there, c, LAW: tl.constexpr, PUSH: tl.constexpr, FL
             for j in tl.static_range(K):
                 one = lift(
                     xs[element(AXES, q, j, VECTOR)], ts[element(AXES, q, j, VECTOR)], no_tap + j,
-                    theres[element(AXES, q, j, VECTOR)], LAW, PUSH,
+                    theres[element(AXES, q, j, VECTOR)], LAW, JVP,
                 )  # fmt: skip
                 ones = ones + (one,)
             states = states + (among(ones, LAW),)
@@ -187,13 +187,13 @@ def line(x, dx, top, inside, there, c, LAW: tl.constexpr, PUSH: tl.constexpr, FL
 
 @keyed
 @triton.jit
-def folded(x, dx, top, inside, there, cs, a: tl.constexpr, LAW: tl.constexpr, PUSH: tl.constexpr, FLIP: tl.constexpr,
+def folded(x, dx, top, inside, there, cs, a: tl.constexpr, LAW: tl.constexpr, JVP: tl.constexpr, FLIP: tl.constexpr,
            ACC: tl.constexpr, AXES: tl.constexpr, LANES: tl.constexpr, CELLS: tl.constexpr, VECTOR: tl.constexpr,
 ):  # fmt: skip
     """The states of a cell of outputs, from axis `a` on: what each row makes, merged into every output that reads the
     row. And the least bits, as `line` has them."""
     if a == len(AXES) - 1:
-        return line(x, dx, top, inside, there, cs[a], LAW, PUSH, FLIP, ACC, AXES, LANES, cell_of(CELLS, a), VECTOR)
+        return line(x, dx, top, inside, there, cs[a], LAW, JVP, FLIP, ACC, AXES, LANES, cell_of(CELLS, a), VECTOR)
     else:
         N: tl.constexpr = cell_size(CELLS, a)
         states = ()
@@ -208,7 +208,7 @@ def folded(x, dx, top, inside, there, cs, a: tl.constexpr, LAW: tl.constexpr, PU
                     row_there = there & within(p, cs[a], of(AXES, a, "before"), of(AXES, a, "after"), AXES, a)
                 lines, least = folded(
                     x + u * step(AXES, a, LANES, "size"), dx + u * step(AXES, a, LANES, "size"), top, row, row_there,
-                    cs, a + 1, LAW, PUSH, FLIP, ACC, AXES, LANES, CELLS, VECTOR,
+                    cs, a + 1, LAW, JVP, FLIP, ACC, AXES, LANES, CELLS, VECTOR,
                 )  # fmt: skip
                 low = tl.minimum(low, least)
                 for r in tl.static_range(cell_of(CELLS, a)):
@@ -250,7 +250,7 @@ def finished(
     if EMPTY or DIVISOR == 0:
         n = count_all(cs, AXES).to(n.dtype)
     kept = n
-    if MODE == "push":
+    if MODE == "jvp":
         value = share(state[2], state[1], LAW)
     elif MODE == "turn":
         value = state[0]
@@ -323,12 +323,12 @@ def cell_put(
     OUT: tl.constexpr = cell_of(CELLS, len(AXES) - 1)
     base = lane + lead * (volume(AXES, "size") * LANES)
     at = base + first_tap_at(cs, AXES, LANES, VECTOR)
-    PUSH: tl.constexpr = MODE == "push"
+    JVP: tl.constexpr = MODE == "jvp"
     yes = tl.full(i.shape, 1, tl.int1)
     top = tl.full(i.shape, 0, ACC)
     if is_relative(LAW):
         top = top_of(x + at, ok, cs, LAW, FLIP, ACC, AXES, LANES, CELLS, VECTOR)
-    states, low = folded(x + at, dx + at, top, ok, yes, cs, 0, LAW, PUSH, FLIP, ACC, AXES, LANES, CELLS, VECTOR)
+    states, low = folded(x + at, dx + at, top, ok, yes, cs, 0, LAW, JVP, FLIP, ACC, AXES, LANES, CELLS, VECTOR)
     if is_relative(LAW):
         states = beyond(top, states)
     for r in tl.static_range(cell_size(CELLS) // OUT):
@@ -376,7 +376,7 @@ def marched(
     K: tl.constexpr = of(AXES, 0, "taps")
     N: tl.constexpr = cell_size(CELLS, 0)
     OUT: tl.constexpr = cell_of(CELLS, L)
-    PUSH: tl.constexpr = MODE == "push"
+    JVP: tl.constexpr = MODE == "jvp"
     base = lane + lead * (volume(AXES, "size") * LANES)
     at = base + first_tap_at(cs, AXES, LANES, VECTOR)
     zero = tl.full(i.shape, 0, ACC)
@@ -385,14 +385,14 @@ def marched(
     low = bits(zero)
     held = ()
     for n in tl.static_range((K - 1) * N):
-        held = held + (lift(zero, zero, no_tap, ~yes, LAW, PUSH),)
+        held = held + (lift(zero, zero, no_tap, ~yes, LAW, JVP),)
     for u in range(cell_of(CELLS, 0) + K - 1):
         p = started(cs[0], AXES, 0) + u
         row = ok & within(p, cs[0], 0, 0, AXES, 0)
         row_there = within(p, cs[0], of(AXES, 0, "before"), of(AXES, 0, "after"), AXES, 0)
         at_u = at + u * step(AXES, 0, LANES, "size")
         states, least = folded(
-            x + at_u, dx + at_u, zero, row, row_there, cs, 1, LAW, PUSH, FLIP, ACC, AXES, LANES, CELLS, VECTOR
+            x + at_u, dx + at_u, zero, row, row_there, cs, 1, LAW, JVP, FLIP, ACC, AXES, LANES, CELLS, VECTOR
         )
         low = tl.minimum(low, least)
         c = cs[0] + (u - (K - 1))
@@ -417,7 +417,7 @@ def hasty(law, mode, axes, empty, march):
     """A law that makes the same in less time, but for rare inputs."""
     if mode == "forward" and volume(axes, "taps") > 4 and is_extreme(law):
         return quick(law)
-    if mode in ("forward", "push") and law[0] == "smooth_max" and not empty and not march:
+    if mode in ("forward", "jvp") and law[0] == "smooth_max" and not empty and not march:
         return relative(law)
     return law
 
@@ -432,7 +432,7 @@ def gather(
     """A cell of outputs, CELLS along each axis, for a block of everything else; with MARCH, step by step along the
     first.
 
-    MODE says what is stored: "forward" the value in y; "winners" and the tap in b; "push" the tangent along dx;
+    MODE says what is stored: "forward" the value in y; "winners" and the tap in b; "jvp" the tangent along dx;
     "turn" what the law's vjp needs of an output, its m in y and in b its share of dx, which is a cotangent there.
     With INNER, x is what an earlier pass made, and dx which of INNER taps won there: the tap in b is that of both.
 
@@ -458,8 +458,8 @@ def gather(
         base = lane + lead * (volume(AXES, "size") * LANES)
         yes = tl.full((BLOCK,), 1, tl.int1)
         no_tap = tl.full((BLOCK,), 0, tl.int32)
-        PUSH: tl.constexpr = MODE == "push"
-        acc = lift(tl.full((BLOCK,), 0, ACC), tl.full((BLOCK,), 0, ACC), no_tap, ~yes, LAW, PUSH)
+        JVP: tl.constexpr = MODE == "jvp"
+        acc = lift(tl.full((BLOCK,), 0, ACC), tl.full((BLOCK,), 0, ACC), no_tap, ~yes, LAW, JVP)
         for t in range(volume(AXES, "taps")):
             at = base
             inside = ok
@@ -477,15 +477,15 @@ def gather(
             if FLIP:
                 v = -v
             t_v = v
-            if PUSH:
+            if JVP:
                 t_v = tl.load(dx + at, mask=inside, other=0).to(ACC)
-            acc = merge(acc, lift(v, t_v, no_tap + t, there, LAW, PUSH), LAW)
+            acc = merge(acc, lift(v, t_v, no_tap + t, there, LAW, JVP), LAW)
         put((acc,), cs, ok, i, base, lane, lead, dx, y, b, LAW, MODE, AXES, LANES, FLIP, DIVISOR, EMPTY, INNER, ACC,
             CELLS)  # fmt: skip
 
 
 @triton.jit
-def beside(x, dx, low, base, cs, ok, t, LAW: tl.constexpr, PUSH: tl.constexpr, FLIP: tl.constexpr, ACC: tl.constexpr,
+def beside(x, dx, low, base, cs, ok, t, LAW: tl.constexpr, JVP: tl.constexpr, FLIP: tl.constexpr, ACC: tl.constexpr,
            AXES: tl.constexpr, LANES: tl.constexpr, SIDE: tl.constexpr,
 ):  # fmt: skip
     """The states of SIDE taps of each output, from tap t on; and the least bits, as `line` has them."""
@@ -508,28 +508,28 @@ def beside(x, dx, low, base, cs, ok, t, LAW: tl.constexpr, PUSH: tl.constexpr, F
     if FLIP:
         v = -v
     t_v = v
-    if PUSH:
+    if JVP:
         t_v = tl.load(dx + at, mask=inside, other=0).to(ACC)
     if is_quick(LAW):
         low = tl.minimum(low, bits(v))
-    return lift(v, t_v, tl.full(v.shape, 0, tl.int32) + tap[None, :], there, LAW, PUSH), low
+    return lift(v, t_v, tl.full(v.shape, 0, tl.int32) + tap[None, :], there, LAW, JVP), low
 
 
 @triton.jit
-def abreast(x, dx, base, cs, ok, LAW: tl.constexpr, PUSH: tl.constexpr, FLIP: tl.constexpr, ACC: tl.constexpr,
+def abreast(x, dx, base, cs, ok, LAW: tl.constexpr, JVP: tl.constexpr, FLIP: tl.constexpr, ACC: tl.constexpr,
             AXES: tl.constexpr, LANES: tl.constexpr, SIDE: tl.constexpr,
 ):  # fmt: skip
     """The states of a block of outputs, SIDE taps side by side, and the least bits."""
     TAPS: tl.constexpr = volume(AXES, "taps")
     low = bits(tl.full((base.shape[0], SIDE), 0, ACC))
-    acc, low = beside(x, dx, low, base, cs, ok, 0, LAW, PUSH, FLIP, ACC, AXES, LANES, SIDE)
+    acc, low = beside(x, dx, low, base, cs, ok, 0, LAW, JVP, FLIP, ACC, AXES, LANES, SIDE)
     if TAPS <= 8 * SIDE:
         for t in tl.static_range(SIDE, TAPS, SIDE):
-            one, low = beside(x, dx, low, base, cs, ok, t, LAW, PUSH, FLIP, ACC, AXES, LANES, SIDE)
+            one, low = beside(x, dx, low, base, cs, ok, t, LAW, JVP, FLIP, ACC, AXES, LANES, SIDE)
             acc = merge(acc, one, LAW)
     else:
         for t in range(SIDE, TAPS, SIDE):
-            one, low = beside(x, dx, low, base, cs, ok, t, LAW, PUSH, FLIP, ACC, AXES, LANES, SIDE)
+            one, low = beside(x, dx, low, base, cs, ok, t, LAW, JVP, FLIP, ACC, AXES, LANES, SIDE)
             acc = merge(acc, one, LAW)
     return together(acc, 1, LAW), tl.min(low, 1)
 
@@ -553,7 +553,7 @@ def collect(
     """The same as `gather` for large windows that hardly overlap: a block of outputs, SIDE taps side by side. FLAT: the
     windows lie one after another, and are loaded at once."""
     i, ok = block(total, BLOCK, WIDE)
-    PUSH: tl.constexpr = MODE == "push"
+    JVP: tl.constexpr = MODE == "jvp"
     TAPS: tl.constexpr = volume(AXES, "taps")
     cs, lane, lead = cells_at(i, AXES, LANES, (1,) * len(AXES), "outputs")
     if FLAT:
@@ -564,20 +564,20 @@ def collect(
         if FLIP:
             v = -v
         t_v = v
-        if PUSH:
+        if JVP:
             t_v = unravelled(dx, first * BLOCK, total, TAPS, SIDE, BLOCK).to(ACC)
         tap = tl.arange(0, SIDE)[:, None] + tl.full((SIDE, BLOCK), 0, tl.int32)
         there = tap < TAPS
         if is_linear(LAW):
             v = tl.where(there, v, 0).to(ACC)
-        state = together(lift(v, t_v, tap, there, LAW, PUSH), 0, LAW)
+        state = together(lift(v, t_v, tap, there, LAW, JVP), 0, LAW)
     else:
         base = lane + lead * (volume(AXES, "size") * LANES)
         HASTE: tl.constexpr = quick(LAW) if MODE == "forward" else LAW
-        state, low = abreast(x, dx, base, cs, ok, HASTE, PUSH, FLIP, ACC, AXES, LANES, SIDE)
+        state, low = abreast(x, dx, base, cs, ok, HASTE, JVP, FLIP, ACC, AXES, LANES, SIDE)
         if is_quick(HASTE) and ACC.is_floating():
             if tl.min(low, 0) == bits_of_minus_zero(ACC):
-                exact, _ = abreast(x, dx, base, cs, ok, LAW, PUSH, FLIP, ACC, AXES, LANES, SIDE)
+                exact, _ = abreast(x, dx, base, cs, ok, LAW, JVP, FLIP, ACC, AXES, LANES, SIDE)
                 state = (exact[0],)
     g = state[0]
     if MODE == "turn":
@@ -592,7 +592,7 @@ def collect(
 
 
 @triton.jit
-def pick(
+def jvp_by_winner(
     residual, dx, y, total,
     STEPS: tl.constexpr, AXES: tl.constexpr, LANES: tl.constexpr, EMPTY: tl.constexpr, CELLS: tl.constexpr,
     BLOCK: tl.constexpr, WIDE: tl.constexpr,

@@ -6,7 +6,7 @@ A state is a tuple of planes, blocks of one shape:
     sum, mean                (sum,)                         smooth max, Lp        (m, s, tangent), as in the spec
     quick                    (value,)                       relative              (s, tangent)
 
-and the tangent is there in a push alone. `identity` changes nothing it is merged with, so what is not read needs no
+and the tangent is there in a jvp alone. `identity` changes nothing it is merged with, so what is not read needs no
 branch: for a choice it is the lowest number with the tap that wins if all are that low. That holds for the first of
 equals with NaN above all; the other rules of max and min know by a tap of -1, or 0 sharers, that nothing was read yet.
 
@@ -200,13 +200,13 @@ def slope(least, most, LAW: tl.constexpr):
 
 
 @triton.jit
-def lift(x, dx, tap, there, LAW: tl.constexpr, PUSH: tl.constexpr):
+def lift(x, dx, tap, there, LAW: tl.constexpr, JVP: tl.constexpr):
     """The state of one tap, where it is read; of none, elsewhere."""
     if is_linear(LAW):
         state = (x,)  # what is not read was loaded as 0
     elif is_relative(LAW):
         state = (tl.where(there, x, 0.0).to(x.dtype),)
-        if PUSH:
+        if JVP:
             state = state + (tl.where(there, x * dx, 0.0).to(x.dtype),)
     elif is_extreme(LAW):
         if is_plain(LAW):
@@ -215,7 +215,7 @@ def lift(x, dx, tap, there, LAW: tl.constexpr, PUSH: tl.constexpr):
                 state = state + (tap,)
         elif shares(LAW):
             state = (x, there.to(tl.int32))
-            if PUSH:
+            if JVP:
                 state = state + (tl.where(there, dx, 0.0).to(dx.dtype),)
         else:
             state = (x, tl.where(there, tap, -1))
@@ -225,9 +225,9 @@ def lift(x, dx, tap, there, LAW: tl.constexpr, PUSH: tl.constexpr):
             t = dx
         else:
             m = tl.where(there, tl.abs(x), 0.0).to(x.dtype)
-            t = sign(x) * dx if PUSH else dx
+            t = sign(x) * dx if JVP else dx
         state = (m, there.to(x.dtype))
-        if PUSH:
+        if JVP:
             state = state + (tl.where(there, t, 0.0).to(x.dtype),)
     return state
 

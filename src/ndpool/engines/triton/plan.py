@@ -101,21 +101,21 @@ class Plan:
         """The value, and which tap won; in a later pass, `earlier` says which of `inner` taps won before."""
         self._gather("winners", x, x if earlier is None else earlier, y, residual, inner)
 
-    def push(self, x: Tensor, dx: Tensor, dy: Tensor) -> None:
+    def jvp(self, x: Tensor, dx: Tensor, dy: Tensor) -> None:
         if self.key[0] in ("sum", "mean"):
             self.forward(dx, dy)
         else:
-            self._gather("push", x, dx, dy, dy)
+            self._gather("jvp", x, dx, dy, dy)
 
-    def pull(self, x: Tensor | None, dy: Tensor, dx: Tensor) -> None:
+    def vjp(self, x: Tensor | None, dy: Tensor, dx: Tensor) -> None:
         if x is None or self.key[0] in ("sum", "mean"):
             self._scatter("linear", dy, dy, dy, dy, dx)
             return
         if self.remakes:
-            t = tiles(self, "pull")
+            t = tiles(self, "vjp")
             total = self._cells("size", t.cells)
             _launch(
-                scatter.pull, total, t.block, t.warps, x, dy, dx, total, LAW=self.key, AXES=self.fields,
+                scatter.vjp, total, t.block, t.warps, x, dy, dx, total, LAW=self.key, AXES=self.fields,
                 LANES=self.lanes, FLIP=self.flip, EMPTY=self.empty, ACC=self.acc, CELLS=t.cells, VECTOR=t.vector,
                 BLOCK=t.block, WIDE=self.wide,
             )  # fmt: skip
@@ -125,19 +125,21 @@ class Plan:
         self._gather("turn", x, dy, m, share)
         self._scatter("turned", x, share, m, share, dx)
 
-    def pick(self, residual: Tensor, dx: Tensor, dy: Tensor) -> None:
-        self._pick(residual, dx, dy, None)
+    def jvp_by_winner(self, residual: Tensor, dx: Tensor, dy: Tensor) -> None:
+        self._jvp_by_winner(residual, dx, dy, None)
 
-    def spread(self, residual: Tensor, dy: Tensor, dx: Tensor, earlier: Tensor | None = None, inner: int = 0) -> None:
+    def vjp_by_winner(
+        self, residual: Tensor, dy: Tensor, dx: Tensor, earlier: Tensor | None = None, inner: int = 0
+    ) -> None:
         """The cotangent; in a later pass, `earlier` gets which of `inner` taps won before."""
         if self.runs:
             self._runs(residual, dy, dx, dy if earlier is None else earlier, inner or 1)
             return
-        self._scatter("spread", dy, dy, dy if earlier is None else earlier, residual, dx, inner)
+        self._scatter("vjp_by_winner", dy, dy, dy if earlier is None else earlier, residual, dx, inner)
 
     def positions(self, residual: Tensor, places: Tensor) -> None:
         """Flat row-major positions within the plan's `axes`; -1 where nothing is read."""
-        self._pick(residual, places, places, self.steps)
+        self._jvp_by_winner(residual, places, places, self.steps)
 
     # -- launches
 
@@ -195,11 +197,11 @@ class Plan:
             LONG=t.side, BLOCK=t.block, WIDE=self.wide,
         )  # fmt: skip
 
-    def _pick(self, residual: Tensor, dx: Tensor, y: Tensor, steps: tuple[int, ...] | None) -> None:
-        t = tiles(self, "pick")
+    def _jvp_by_winner(self, residual: Tensor, dx: Tensor, y: Tensor, steps: tuple[int, ...] | None) -> None:
+        t = tiles(self, "jvp_by_winner")
         total = self._cells("outputs", t.cells)
         _launch(
-            gather.pick, total, t.block, t.warps, residual, dx, y, total, STEPS=steps, AXES=self.fields,
+            gather.jvp_by_winner, total, t.block, t.warps, residual, dx, y, total, STEPS=steps, AXES=self.fields,
             LANES=self.lanes, EMPTY=self.empty, CELLS=t.cells, BLOCK=t.block, WIDE=self.wide,
         )  # fmt: skip
 
@@ -268,30 +270,30 @@ class Chain:
             stage.winners(x, tap, out, earlier, self.inner[i] if i else 0)
             x, earlier = out, tap
 
-    def push(self, x: Tensor, dx: Tensor, dy: Tensor) -> None:
+    def jvp(self, x: Tensor, dx: Tensor, dy: Tensor) -> None:
         if self.law.name in ("sum", "mean"):
             self.forward(dx, dy)
             return
         for i, (stage, value) in enumerate(zip(self.stages, self._values(x), strict=True)):
             out = dy if i == len(self.stages) - 1 else self._between(i + 1, dx)
-            stage.push(value, dx, out)
+            stage.jvp(value, dx, out)
             dx = out
 
-    def pull(self, x: Tensor | None, dy: Tensor, dx: Tensor) -> None:
+    def vjp(self, x: Tensor | None, dy: Tensor, dx: Tensor) -> None:
         linear = x is None or self.law.name in ("sum", "mean")
         values: list[Any] = [None] * len(self.stages) if linear else self._values(x)  # type: ignore[arg-type]
         for i in reversed(range(len(self.stages))):
             out = self._between(i, dy) if i else dx
-            self.stages[i].pull(values[i], dy, out)
+            self.stages[i].vjp(values[i], dy, out)
             dy = out
 
-    def pick(self, residual: Tensor, dx: Tensor, dy: Tensor) -> None:
-        self.whole.pick(residual, dx, dy)
+    def jvp_by_winner(self, residual: Tensor, dx: Tensor, dy: Tensor) -> None:
+        self.whole.jvp_by_winner(residual, dx, dy)
 
-    def spread(self, residual: Tensor, dy: Tensor, dx: Tensor) -> None:
+    def vjp_by_winner(self, residual: Tensor, dy: Tensor, dx: Tensor) -> None:
         for i in reversed(range(len(self.stages))):
             out, earlier = (self._between(i, dy), self._taps(i, dy)) if i else (dx, None)
-            self.stages[i].spread(residual, dy, out, earlier, self.inner[i] if i else 0)
+            self.stages[i].vjp_by_winner(residual, dy, out, earlier, self.inner[i] if i else 0)
             residual, dy = earlier if earlier is not None else residual, out
 
     def positions(self, residual: Tensor, places: Tensor) -> None:
@@ -329,12 +331,12 @@ def usual_tiles(plan: Plan, mode: str) -> Tile:
     lanes = math.gcd(plan.lanes, 16 // plan.itemsize)  # beside one another: the compiler loads them at once
     one = (1,) * len(plan.axes)
     joined = [a for a, axis in enumerate(plan.axes[:-1]) if _overlaps(axis)]
-    if mode == "pick":
+    if mode == "jvp_by_winner":
         across = 4 if plan.lanes == 1 and last.per == 1 and last.outputs % 4 == 0 else 1
         return Tile((*one[:-1], across), block=512 // across)
     if mode == "lay":
         return Tile(vector=math.gcd(plan.inputs, 16 // plan.itemsize), block=256)
-    if mode == "pull":
+    if mode == "vjp":
         cells = [axis.stride for axis in plan.axes]
         width = min(width, 4)
         cells[-1] = math.lcm(width, last.stride)
@@ -348,7 +350,7 @@ def usual_tiles(plan: Plan, mode: str) -> Tile:
             return Tile(side=max(32, long), block=128)
         long = min(1 << (last.outputs - 1).bit_length(), max(512, long))
         return Tile(side=long, block=max(1, 2048 // long), warps=8)
-    if mode in ("forward", "winners", "push", "turn"):
+    if mode in ("forward", "winners", "jvp", "turn"):
         if plan.collects:
             side = 1 << (plan.taps - 1).bit_length()
             if not plan.flat:

@@ -1,4 +1,4 @@
-"""Kernels of inputs, the vjp in gather form: `scatter` (an input's readers), `lay` (windows one after another), `pull`
+"""Kernels of inputs, the vjp in gather form: `scatter` (an input's readers), `lay` (windows one after another), `vjp`
 (laws that weigh their taps, where few outputs read an input), `runs` and `walk` (long windows along one axis).
 
 Each serves every rank and layout. What an input gets is summed in the order of its readers, or as a tree that the
@@ -77,7 +77,7 @@ def scatter(
 
     A cell is CELLS inputs along each axis. Whole strides: which tap of which output an input is, is known while
     compiling, and VECTOR outputs of the last axis are read at once. A part of a stride: the cell has one reader, which
-    is asked for; 0: so has each input. MODE: "spread" by the residual; "linear" over the count; "turned" by what
+    is asked for; 0: so has each input. MODE: "vjp_by_winner" by the residual; "linear" over the count; "turned" by what
     `gather` stored in its "turn". With INNER, the residual is of this axis and of later passes' INNER taps, and m is
     where theirs goes. With MARCH the cells go along the first axis step by step, and every output is read once.
     """
@@ -189,7 +189,7 @@ def given(
     gs = loaded(dy + at + AWAY, reads, 0, VECTOR)
     wons = gs
     tops = gs
-    if MODE == "spread":
+    if MODE == "vjp_by_winner":
         wons = loaded(residual + at + AWAY, reads, 0, VECTOR)
     if MODE == "turned":
         tops = loaded(m + at + AWAY, reads, 0, VECTOR)
@@ -203,7 +203,7 @@ def given(
                 g = g / DIVISOR
         won = tap
         inner = tap
-        if MODE == "spread":
+        if MODE == "vjp_by_winner":
             won = unsigned(wons[v], residual)
             if INNER > 0:
                 inner = won % INNER
@@ -211,7 +211,7 @@ def given(
             won = won - tap
         for e in tl.static_range(N):
             if TAPS[v * N + e] >= 0:
-                if MODE == "spread":
+                if MODE == "vjp_by_winner":
                     mine = won == TAPS[v * N + e]
                     # an addition that takes place or not; who does not read has 0 to give
                     accs = replaced(accs, e, tl.where(mine, accs[e] + g, accs[e]))
@@ -243,7 +243,7 @@ def lay(
     h = tl.load(dy + c + 1, mask=both, other=0).to(ACC)
     won = c
     after = c
-    if MODE == "spread":
+    if MODE == "vjp_by_winner":
         won = unsigned(tl.load(residual + c, mask=ok, other=0), residual)
         after = unsigned(tl.load(residual + c + 1, mask=both, other=0), residual) + N
     elif DIVISOR != 1:
@@ -251,7 +251,7 @@ def lay(
         h = h / DIVISOR
     values = ()
     for e in tl.static_range(VECTOR):
-        if MODE == "spread":
+        if MODE == "vjp_by_winner":
             value = tl.where(tap + e == won, g, tl.where(tap + e == after, h, 0.0)).to(ACC)
         else:
             value = tl.where(tap + e < N, g, h)
@@ -323,7 +323,7 @@ def pulled(
 
 
 @triton.jit
-def pull(
+def vjp(
     x, dy, dx, total,
     LAW: tl.constexpr, AXES: tl.constexpr, LANES: tl.constexpr, FLIP: tl.constexpr, EMPTY: tl.constexpr,
     ACC: tl.constexpr, CELLS: tl.constexpr, VECTOR: tl.constexpr, BLOCK: tl.constexpr, WIDE: tl.constexpr,
@@ -332,7 +332,7 @@ def pull(
     that read a cell are made anew, instead of stored by one kernel and read by another."""
     i, ok = block(total, BLOCK, WIDE)
     ps, lane, lead = cells_at(i, AXES, LANES, CELLS, "size")
-    HASTE: tl.constexpr = hasty(LAW, "push", AXES, EMPTY, False)
+    HASTE: tl.constexpr = hasty(LAW, "jvp", AXES, EMPTY, False)
     low = pulled(x, dy, dx, ok, ps, lane, lead, HASTE, AXES, LANES, FLIP, ACC, CELLS, VECTOR)
     if is_hasty(HASTE):
         if tl.min(low, 0) == bits_of_minus_zero(ACC):
