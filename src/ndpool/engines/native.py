@@ -148,12 +148,15 @@ def supports(window: Window, law: Law, x: Any) -> bool:
     return type(x) is np.ndarray and serves(window, law, x.dtype)
 
 
+def takes(law: Law, dtype: Any) -> bool:
+    """Whether the kernels run that law on such elements."""
+    return law.name in LAWS and name(dtype) in TYPES and kind(dtype) in law.kinds
+
+
 def serves(window: Window, law: Law, dtype: Any) -> bool:
-    """The same of any memory with elements of that dtype, whichever library's."""
+    """Whether they run it over that window on any memory of such elements, whichever library's."""
     return (
-        law.name in LAWS
-        and name(dtype) in TYPES
-        and kind(dtype) in law.kinds
+        takes(law, dtype)
         and not (law.winners and any(any(axis.margin) for axis in window.axes))  # ties with zeros that count
         and not (kind(dtype) == "integer" and LAWS[law.name](*law.params).divisor >> 31)
         and 0 not in window.shape
