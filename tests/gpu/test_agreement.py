@@ -7,9 +7,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ndpool.spec import maximum
+import ndpool
 from ndpool.torch import functional as N
-from ndpool.torch import routing
+from ndpool.torch import pooling, routing
 
 OPS = {
     "max": lambda x: N.max_pool2d(x, 3, 2, 1),
@@ -78,7 +78,7 @@ def test_values_and_derivatives_are_those_of_the_composite(
 ) -> None:
     dtype, layout = ELEMENTS[elements]
     x = quarters(*SHAPE, dtype=dtype).cuda().to(memory_format=layout)
-    assert routing.served(x, maximum())
+    assert routing.served(x, pooling.of(ndpool.MaxPool(2), x.ndim))
     got = through(OPS[op], x)
     monkeypatch.setattr(routing, "served", lambda *_: False)
     monkeypatch.setattr(routing, "DIRECT", False)

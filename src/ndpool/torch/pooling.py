@@ -1,21 +1,23 @@
 """`Pooling`: an op record as tensors meet it, and its plans.
 
 Its axes are counted from the end, so it means the same under any number of batch axes. A traced graph holds it as text
-(`record_text`); eager calls never make or read any.
+(`record_text`); eager calls read none.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import fields, replace
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from typing import Any
 
 import torch
 
 from .. import record_text
+from ..engines import native, triton
 from ..op import Op
 from ..remembered import plans_of, remember
+from ..spec import Law
 from . import cpu, gpu
 from .bound import Bound
 from .memory import Shape, dense
@@ -28,20 +30,15 @@ class Pooling:
 
     def __init__(self, op: Op):
         self.op, self.law = op, op.law
+        self.one_winner = op.law.one_winner
+        self.text = record_text.write(op)
+        # that of the record whose positions are wanted: the first winner's where ties share
+        self.first = record_text.write(replace(op, ties="first")) if op.law.first else self.text  # type: ignore[call-arg]
+        self.dtypes = _dtypes(op.law)
         assert isinstance(op.axes, tuple)
         self.axes = op.axes  # counted from the end, as the arguments list them
         self.rows = tuple(sorted(op.axes))  # as positions number them
         self.plans = plans_of(Pooling, op)
-
-    @cached_property
-    def text(self) -> str:
-        """What a graph holds."""
-        return record_text.write(self.op)
-
-    @cached_property
-    def first(self) -> str:
-        """The text of the record whose positions are wanted: those of the first winner where ties share."""
-        return record_text.write(replace(self.op, ties="first")) if self.law.first else self.text  # type: ignore[call-arg]
 
     def bind(self, shape: Shape, strides: Shape, dtype: torch.dtype, device: str) -> Bound:
         """The plan for tensors that lie so."""
@@ -69,6 +66,14 @@ class Pooling:
     def outputs(self, shape: Any) -> tuple[Any, ...]:
         """The shape of the outputs; sizes may be a tracer's symbols."""
         return tuple(axis.outputs for axis in self.op.axes_over(tuple(shape)))
+
+
+@lru_cache
+def _dtypes(law: Law) -> dict[str, tuple[torch.dtype, ...]]:
+    """The elements that the engine of each device takes: told in advance, because tracers do not look into tables."""
+    every = [dtype for dtype in vars(torch).values() if isinstance(dtype, torch.dtype)]
+    on_cpu, on_gpu = (tuple(d for d in every if engine.takes(law, d)) for engine in (native, triton))
+    return {"cpu": on_cpu, "meta": on_cpu, "cuda": on_gpu}
 
 
 @lru_cache(maxsize=1024)

@@ -21,12 +21,11 @@ from torch.autograd import forward_ad
 from torch.nn import Parameter
 
 from .. import record_text
-from ..engines import native, triton
+from ..engines import native
 from ..engines.dtypes import check, name
 from ..errors import PoolError, PoolTypeError
 from ..op import Op
 from ..remembered import plans_of, remember
-from ..spec import Law
 from . import composite, operators, private
 from .bound import Bound
 from .gpu import reaches
@@ -89,7 +88,7 @@ def eager(call: Call, x: Tensor) -> Any:
         if bound is None:
             call.accept(x)
             pooling = call.pooling(x.ndim)
-            if call.indices or call.negated or not call.keeps or not served(x, pooling.law):
+            if call.indices or call.negated or not call.keeps or not served(x, pooling):
                 return traced(call, pooling, x)
             bound = pooling.bind(*key)
             remember(call.plans, key, bound)
@@ -100,7 +99,7 @@ def eager(call: Call, x: Tensor) -> Any:
 
 def traced(call: Call, pooling: Pooling, x: Tensor) -> Any:
     """The same in operations that transforms and tracers see."""
-    through = _operators if served(x, pooling.law) else _composite
+    through = _operators if served(x, pooling) else _composite
     y = through(pooling, x, call.indices)
     if call.negated:
         y = -y
@@ -109,17 +108,14 @@ def traced(call: Call, pooling: Pooling, x: Tensor) -> Any:
     return tuple(t.squeeze(pooling.axes) for t in y) if call.indices else y.squeeze(pooling.axes)
 
 
-def served(x: Tensor, law: Law) -> bool:
+def served(x: Tensor, pooling: Pooling) -> bool:
     """Whether the operators take x under that law. Of tensor subclasses they know the tracers' own."""
     kind = x.device.type
     return (
         operators.usable()
         and (type(x) in (Tensor, Parameter) or type(x).__module__.startswith(private.TRACERS))
-        and (
-            _constant_gpu(x.device.index) and triton.takes(law, x.dtype)
-            if kind == "cuda"
-            else kind in CPU and native.takes(law, x.dtype)
-        )
+        and (_constant_gpu(x.device.index) if kind == "cuda" else kind in CPU)
+        and x.dtype in pooling.dtypes[kind]
     )
 
 
@@ -139,17 +135,17 @@ _GPUS: dict[int | None, bool] = {}
 
 def _operators(pooling: Pooling, x: Tensor, indices: bool) -> Any:
     if not indices:
-        return operators.winners(x, pooling.text)[0] if pooling.law.one_winner else operators.forward(x, pooling.text)
+        return operators.winners(x, pooling.text)[0] if pooling.one_winner else operators.forward(x, pooling.text)
     y, residual = operators.winners(x, pooling.first)
     places = operators.positions(residual, *operators.back(x, pooling.first, pooling.axes))
-    return (y if pooling.law.one_winner else operators.forward(x, pooling.text)), places
+    return (y if pooling.one_winner else operators.forward(x, pooling.text)), places
 
 
 def _composite(pooling: Pooling, x: Tensor, indices: bool) -> Any:
     if not indices:
         return composite.pool(x, pooling.text)
     y, places = composite.winners(x, pooling.first)
-    return (y if pooling.law.one_winner else composite.pool(x, pooling.text)), places
+    return (y if pooling.one_winner else composite.pool(x, pooling.text)), places
 
 
 # -- straight to a plan ---------------------------------------------------------------------------------------------
