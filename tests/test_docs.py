@@ -1,14 +1,18 @@
-"""The documents keep their word: torchlean.md's table has no gap, and every Python block of the documents runs."""
+"""The documents keep their word: torchlean.md's table has no gap, every Python block runs, ARCHITECTURE.md is a map of
+the files that are there, and the pictures are what docs/draw.py draws."""
 
 from __future__ import annotations
 
 import ast
 import dataclasses
 import doctest
+import importlib.util
 import inspect
 import math
 import re
+from collections.abc import Iterator
 from fractions import Fraction
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 from unittest import mock
@@ -300,6 +304,142 @@ def accepts(op: Any, count: int) -> bool:
     except PoolError:
         return True
     return True
+
+
+# -- the map: ARCHITECTURE.md and the pictures -----------------------------------------------------------------------
+
+MAP = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
+PACKAGE = ROOT / "src/ndpool"
+SOURCES = (".py", ".pyi", ".h", ".cpp")
+
+
+class MapRow(NamedTuple):
+    layer: str
+    folder: Path
+    names: list[str]
+
+
+@cache
+def map_rows() -> list[MapRow]:
+    """The rows of the table of files."""
+    table = MAP.partition("## Files")[2].partition("## Invariants")[0]
+    cells = [line.strip("|").split(" | ") for line in table.splitlines() if line.startswith("| ")]
+    rows = [(layer.strip(), code(folder)[0], code(words)) for layer, folder, words in cells if layer.strip() != "layer"]
+    return [MapRow(layer, ROOT / folder, list(filter(is_path, names))) for layer, folder, names in rows]
+
+
+def is_path(token: str) -> bool:
+    return token.endswith((*SOURCES, ".txt", ".md", "/"))
+
+
+def exists(name: str, *folders: Path) -> bool:
+    return any(any(folder.glob(name.rstrip("/"))) for folder in folders)
+
+
+def test_map_is_a_map_and_not_a_wall() -> None:
+    assert len(MAP.splitlines()) <= 110
+
+
+def test_every_file_that_the_map_names_exists() -> None:
+    missing = [
+        f"{row.folder.name}/{name}" for row in map_rows() for name in row.names if not exists(name, row.folder, ROOT)
+    ]
+    engines = PACKAGE / "engines"
+    text = MAP.replace(MAP.partition("## Files")[2].partition("## Invariants")[0], "")
+    named = {token for token in code(text) if is_path(token)} | set(re.findall(r"\]\(([^)#]+)\)", MAP))
+    missing += sorted(name for name in named if not exists(name, ROOT, PACKAGE, engines, ROOT / "native"))
+    assert not missing
+
+
+def test_every_file_is_on_the_map() -> None:
+    found = [f for folder in (PACKAGE, ROOT / "native") for f in folder.rglob("*") if f.suffix in SOURCES]
+    rows = map_rows()
+    left_out = [
+        str(file.relative_to(ROOT))
+        for file in found
+        if file.name != "__init__.py" and not any(is_named(file, row) for row in rows)
+    ]
+    assert not sorted(left_out)
+
+
+def is_named(file: Path, row: MapRow) -> bool:
+    return file.parent == row.folder and any(file.match(name) for name in row.names if not name.endswith("/"))
+
+
+@cache
+def layer_of(module: Path) -> int | None:
+    """The layer of a file; an __init__.py is of its folder's. None for the package itself, and for what has no row."""
+    layered = [row for row in map_rows() if row.layer.isdigit()]
+    folder = module.parent if module.name == "__init__.py" and module.parent != PACKAGE else None
+    return next((int(row.layer) for row in layered if is_named(module, row) or row.folder == folder), None)
+
+
+def imports(module: Path) -> Iterator[Path]:
+    """The files of the package that a file imports, wherever in it the import stands."""
+    for node in ast.walk(ast.parse(module.read_text(encoding="utf-8"))):
+        if not isinstance(node, ast.ImportFrom) or node.level == 0:
+            continue
+        start = module.parents[node.level - 1].joinpath(*(node.module or "").split("."))
+        for name in node.names:
+            targets = (
+                start / f"{name.name}.py",
+                start / name.name / "__init__.py",
+                start.with_suffix(".py"),
+                start / "__init__.py",
+            )
+            yield next(target for target in targets if target.is_file())
+
+
+LAYERED = [module for module in sorted(PACKAGE.rglob("*.py")) if layer_of(module)]
+
+
+@pytest.mark.parametrize("module", LAYERED, ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_imports_go_down_the_layers(module: Path) -> None:
+    own = layer_of(module) or 0
+    above = {str(target.relative_to(PACKAGE)): layer_of(target) for target in imports(module)}
+    assert not {name: layer for name, layer in above.items() if (layer or 0) > own}, f"layer {own} imports from above"
+
+
+def pictures() -> Any:
+    """docs/draw.py, as a module."""
+    spec_of = importlib.util.spec_from_file_location("draw", ROOT / "docs/draw.py")
+    assert spec_of is not None
+    assert spec_of.loader is not None
+    module = importlib.util.module_from_spec(spec_of)
+    spec_of.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.parametrize("name", ["architecture.svg", "pooling.svg"])
+def test_pictures_are_as_drawn(name: str) -> None:
+    assert set(pictures().PICTURES) == {"architecture.svg", "pooling.svg"}
+    drawn = pictures().PICTURES[name]()
+    assert (ROOT / "docs" / name).read_text(encoding="utf-8") == drawn, "run `python docs/draw.py`"
+
+
+def test_files_in_the_picture_exist() -> None:
+    words = re.findall(r">([^<]+)</text>", (ROOT / "docs/architecture.svg").read_text(encoding="utf-8"))
+    files = [name for text in words for name in re.findall(r"[\w/]+(?:\.py|/(?=\s|$))", text)]
+    assert len(files) > 12
+    places = (ROOT, PACKAGE, PACKAGE / "engines", PACKAGE / "torch")
+    assert not [name for name in files if not exists(name, *places)]
+
+
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "ARCHITECTURE.md", *sorted((ROOT / "docs").rglob("*.md"))]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_links_lead_somewhere(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    links = re.findall(r"\]\((?!https?:)([^)#]*)(?:#([^)]*))?\)", text) + re.findall(
+        r'(?:src|href)="(?!https?:)([^"#]+)(#?)"', text
+    )
+    for target, anchor in links:
+        file = page.parent / target if target else page
+        assert file.exists(), f"{target} is not there"
+        if anchor:
+            heads = re.findall(r"^#+ (.+)$", file.read_text(encoding="utf-8"), re.MULTILINE)
+            assert anchor in [re.sub(r"[^\w\- ]", "", head.lower()).replace(" ", "-") for head in heads], anchor
 
 
 # -- the Python blocks -----------------------------------------------------------------------------------------------
