@@ -10,6 +10,7 @@ import importlib.util
 import inspect
 import math
 import re
+import sys
 from collections.abc import Iterator
 from fractions import Fraction
 from functools import cache
@@ -398,6 +399,80 @@ def test_imports_go_down_the_layers(module: Path) -> None:
     own = layer_of(module) or 0
     above = {str(target.relative_to(PACKAGE)): layer_of(target) for target in imports(module)}
     assert not {name: layer for name, layer in above.items() if (layer or 0) > own}, f"layer {own} imports from above"
+
+
+# -- its invariants, where reading the code can tell; others have tests where they are at home -----------------------
+
+ARRAY_CODE = [PACKAGE / "engines" / f"{name}.py" for name in ("portable", "passes", "along", "meeting")]
+SPELLINGS = [PACKAGE / name for name in ("api.py", "torch/functional.py", "torch/nn.py")]
+KERNELS = ["axis", "law", "fold*", "rows", "unit", "modes", "residual", "vec"]  # what is compiled per instruction set
+
+
+def parsed(file: Path) -> Iterator[ast.AST]:
+    return ast.walk(ast.parse(file.read_text(encoding="utf-8")))
+
+
+def libraries(file: Path) -> set[str]:
+    """What a file imports that is neither Python's nor this package's."""
+    names: set[str] = set()
+    for node in parsed(file):
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.level == 0:
+            names |= {node.module or ""}
+    return {name.partition(".")[0] for name in names} - sys.stdlib_module_names
+
+
+def test_the_spec_imports_no_library() -> None:
+    assert not {file.name: libraries(file) for file in (PACKAGE / "spec").glob("*.py") if libraries(file)}
+
+
+def test_array_code_names_no_library_but_numpy() -> None:
+    assert set().union(*map(libraries, ARRAY_CODE)) == {"numpy"}
+
+
+def test_nobody_below_the_command_line_imports_the_whole_package() -> None:
+    """Such an import would go past `test_imports_go_down_the_layers`."""
+    assert [file.name for file in PACKAGE.rglob("*.py") if "ndpool" in libraries(file)] == ["cli.py"]
+
+
+def test_no_rank_or_layout_in_a_name() -> None:
+    wrong = re.compile(r"[1-9]d(?![a-z])|nchw|nhwc|padded", re.IGNORECASE)
+    found = [
+        f"{file.relative_to(PACKAGE)}: {node.name}"
+        for file in PACKAGE.rglob("*.py")
+        for node in parsed(file)
+        if isinstance(node, (ast.FunctionDef, ast.ClassDef)) and wrong.search(node.name) and file not in SPELLINGS
+    ]
+    assert not found
+
+
+def test_private_names_of_torch_stand_in_one_file() -> None:
+    """Whether they are imported, used, or looked up by a string."""
+    found = set()
+    for file in (PACKAGE / "torch").glob("*.py"):
+        for node in parsed(file):
+            names = [ast.unparse(node)] if isinstance(node, ast.Attribute) else []
+            if isinstance(node, ast.Constant) and isinstance(node.value, str):
+                names = [node.value]
+            elif isinstance(node, ast.ImportFrom) and not node.level:
+                names = [f"{node.module}.{alias.name}" for alias in node.names]
+            if any(re.fullmatch(r"torch(\.\w+)*[.:]_(?!_)[\w.:]+", name) for name in names):
+                found.add(file.name)
+    assert found == {"private.py"}
+
+
+def test_what_kernels_may_not_use() -> None:
+    sources = {file.name: re.sub(r"//.*", "", file.read_text(encoding="utf-8")) for file in (ROOT / "native").iterdir()}
+    assert [name for name, text in sources.items() if "Python.h" in text] == ["module.cpp"]
+    assert {name for name, text in sources.items() if re.search(r"\b_mm\d*_|immintrin", text)} <= {"vec.h", "rows.h"}
+    kernels = [file.name for kernel in KERNELS for file in (ROOT / "native").glob(f"{kernel}.h")]
+    assert len(kernels) >= len(KERNELS)
+    banned = r"\bstd::(vector|string|map|set|function|shared_ptr|unique_ptr)\b|\b(throw|try|catch)\b"
+    assert not [(name, found[0]) for name in kernels if (found := re.search(banned, sources[name]))]
+
+
+# -- the pictures, and links between pages ---------------------------------------------------------------------------
 
 
 def pictures() -> Any:
