@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any
 
@@ -13,8 +13,8 @@ import numpy as np
 from .. import spec
 from ..errors import PoolError, PoolTypeError
 from ..spec import Law, Window
-from .dtypes import KINDS, kind
-from .linear import Linear
+from .base import Linear, Plan, namespace
+from .dtypes import kind
 
 
 def flatten(x: Any, name: str = "x") -> tuple[list[Any], tuple[int, ...]]:
@@ -51,6 +51,40 @@ def cut(x: Any, parts: Sequence[slice]) -> Any:
     return [cut(row, parts[1:]) for row in x[parts[0]]] if parts else x
 
 
+# -- the engine ------------------------------------------------------------------------------------------------------
+
+NAME = "reference"
+
+
+def supports(window: Window, law: Law, x: Any) -> bool:
+    """Everything, on nested lists of any scalar and on NumPy arrays."""
+    return namespace(x) in (None, np)
+
+
+def bind(window: Window, law: Law, x: Any) -> Reference:
+    return Reference(window, law)
+
+
+@dataclass(frozen=True)
+class Reference(Plan):
+    """The functions below, for one window and law."""
+
+    window: Window
+    law: Law
+
+    def forward(self, x: Any) -> Any:
+        return forward(self.window, self.law, x)
+
+    def linearize(self, x: Any) -> Linear:
+        return linearize(self.window, self.law, x)
+
+    def winners(self, x: Any, axes: tuple[int, ...]) -> tuple[Any, Any]:
+        return winners(self.window, self.law, x, axes)
+
+    def reshape(self, a: Any, shape: tuple[int, ...]) -> Any:
+        return nest(flatten(a)[0], shape) if namespace(a) is None else np.reshape(a, shape)
+
+
 def forward(window: Window, law: Law, x: Any) -> Any:
     """The values of all outputs: nested lists for nested lists, an array of x's dtype for an array."""
     return linearize(window, law, x).y
@@ -58,7 +92,7 @@ def forward(window: Window, law: Law, x: Any) -> Any:
 
 def linearize(window: Window, law: Law, x: Any) -> Linear:
     """The values, and jvp and vjp at x."""
-    law = law if law.name in KINDS else _theirs(law)
+    law = law if law.built_in else _theirs(law)
     flat, _ = scalars(x)
     y, residuals = spec.forward(window, law, flat)
     return Linear(

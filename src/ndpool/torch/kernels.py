@@ -145,7 +145,7 @@ class Bound:
                 raise PoolError(f"{op} of {name(dtype)} is beyond the C++ engine; convert input to float64")
             item = np.dtype(ml_dtypes.bfloat16) if self.word.viewed else self.word.numpy
             self.key = _with_work(self.window), op.law, item, tuple(s * item.itemsize for s in strides)
-            self.plan = plan = native.plan(*self.key)
+            self.plan = plan = native.Plan(*self.key)
             self.layout, order = plan.layout, plan.layout.order
             self.tap = word(WORDS[plan.residual.itemsize])
             self.in_order = plan.back is None
@@ -191,7 +191,7 @@ class Bound:
         if self.empty:
             out.fill(-1)
         else:
-            numbering = native.plan(*self.key, self.op.pooled_axes(len(self.inputs.shape)))
+            numbering = native.Plan(*self.key, self.op.pooled_axes(len(self.inputs.shape)))
             out[...] = numbering.positions(np.ascontiguousarray(array(residual).transpose(numbering.layout.order)))
         return y
 

@@ -69,7 +69,7 @@ class Call:
     def accept_kind(self, dtype: torch.dtype, ndim: int) -> None:
         """Raise unless the law takes such elements, and torch's rules such a shape."""
         try:
-            check(self.op.law.name, dtype, "input")
+            check(self.op.law.kinds, self.op.law.name, dtype, "input")
         except PoolTypeError as error:
             raise PoolUnsupportedError(str(error)) from None
         if self.rank is not None and ndim not in (self.rank + 1, self.rank + 2):
