@@ -143,7 +143,7 @@ def main_ways() -> Iterator[str]:
     yield from box(134, 26, 316, 54, "api.py", "`max_pool(x, 3, stride=2, padding=1)`")
     yield from box(482, 26, 172, 54, "graph/", "programs of pooling")
     yield from box(134, 114, 316, 66, "ops.py", "`MaxPool(3, stride=2, padding=1)`", "a form of window, and a law")
-    yield from box(482, 114, 172, 66, "op.py", "remembers plans by", "record and signature")
+    yield from box(482, 114, 172, 66, "op.py, remembered.py", "finds the plan by record", "and array signature")
     yield from box(134, 214, 474, 84, "spec/axis.py", "Window: which positions", "each output reads,", "by one formula")
     yield '<path class="rule" d="M390 224v64"/>'
     yield from window_icon(318, 238, 11)
@@ -153,8 +153,8 @@ def main_ways() -> Iterator[str]:
     ):
         yield text(404, 252 + 15 * i, words, "faint", 11)
     yield rect(134, 334, 474, 34, "box")
-    yield text(146, 355, "engines/base.py", "ink code bold")
-    yield text(268, 355, "the first in its list that supports window, law and x", "faint", 11)
+    yield text(146, 355, "engines/__init__.py", "ink code bold")
+    yield text(298, 355, "the first of ENGINES that supports this law and x", "faint", 11)
     yield from box(134, 394, 156, 66, "reference.py", "nested lists, and", "laws of your own")
     yield from box(302, 394, 144, 66, "portable.py", "arrays of any", "array-API library")
     yield from box(458, 394, 196, 66, "native.py", "NumPy arrays,", "and tensors on the CPU")
@@ -170,7 +170,7 @@ def torch_adapter() -> Iterator[str]:
     yield from arrow("orange", (846, 100), (846, 128))
     for x in (732, 850, 965):
         yield from arrow("orange", (x, 176), (x, 208))
-    yield from arrow("orange", (798, 250), (782, 250))
+    yield from arrow("orange", (804, 250), (782, 250))
     yield from arrow("orange", (732, 290), (732, 366), (670, 366), (670, 427), (654, 427))
     yield from arrow("orange", (732, 290), (732, 366), (846, 366), (846, 394))
     yield from arrow("orange", (846, 460), (846, 496))
@@ -179,7 +179,7 @@ def torch_adapter() -> Iterator[str]:
     yield from box(682, 208, 100, 82, "bound.py", "a plan on", "the tensor's", "memory", size=11)
     yield from box(802, 208, 102, 82, "operators.py", "under compile,", "vmap, grad,", "export", size=11)
     yield from box(912, 208, 102, 82, "composite.py", "torch's own", "operations, for", "all others", size=11)
-    yield from box(686, 394, 320, 66, "triton/", "tensors on a CUDA GPU")
+    yield from box(686, 394, 320, 66, "triton/", "tensors on a CUDA GPU;", "the same bits on every run")
     yield from box(
         686, 496, 320, 62, "Triton's kernels", "compiled for each geometry, dtype and mode,", "and kept on disk"
     )
