@@ -39,3 +39,10 @@ def remember(plans: Plans, signature: Any, plan: Any) -> None:
     while len(_order) > MOST:
         oldest, forgotten = _order.popleft()
         oldest.pop(forgotten, None)
+
+
+def forget() -> None:
+    """Drop all plans, for instance because another engine is to make them."""
+    while _order:
+        plans, signature = _order.popleft()
+        plans.pop(signature, None)

@@ -57,8 +57,9 @@ NAME = "reference"
 
 
 def supports(window: Window, law: Law, x: Any) -> bool:
-    """Everything, on nested lists of any scalar and on NumPy arrays."""
-    return namespace(x) in (None, np)
+    """Everything that the law is defined on: nested lists of any scalar, and NumPy arrays."""
+    xp = namespace(x)
+    return xp is None or (xp is np and kind(x.dtype) in law.kinds)
 
 
 def bind(window: Window, law: Law, x: Any) -> Reference:
@@ -137,7 +138,8 @@ def _theirs(law: Law) -> Law:
 def winners(window: Window, law: Law, x: Any, axes: tuple[int, ...]) -> tuple[Any, Any]:
     """The values and where each was taken from: flat row-major positions within `axes`; -1 where nothing is read."""
     y, residuals = spec.forward(window, law, scalars(x)[0])
-    places = [_within(r[0][0], window.shape, axes) if r else -1 for r in residuals]
+    taps = [r[0][0] if r else None for r in residuals]  # None: nothing is read, or a zero that counts has won
+    places = [-1 if tap is None else _within(tap, window.shape, axes) for tap in taps]
     like = np.zeros(0, int) if isinstance(x, np.ndarray) else x
     return restore(y, window.out_shape, x), restore(places, window.out_shape, like)
 

@@ -35,7 +35,7 @@ class _Taps:
 
 @lru_cache(maxsize=256)
 def _taps(axis: Axis, kernel: int) -> _Taps:
-    size = max(axis.lo + axis.size, (axis.outputs - 1) * axis.stride + axis.extent)
+    size = axis.lo + max(axis.size, axis.stop(axis.outputs - 1))
     span = (axis.outputs - 1) * axis.stride + 1
     starts = range(0, kernel * axis.dilation, axis.dilation)
     selects = (Select(slice(t, t + span, axis.stride), size) for t in starts)
