@@ -10,7 +10,6 @@ import importlib.util
 import inspect
 import math
 import re
-import sys
 from collections.abc import Iterator
 from fractions import Fraction
 from functools import cache
@@ -24,6 +23,8 @@ import pytest
 import ndpool
 from ndpool import graph, spec
 from ndpool.errors import PoolError
+
+from .test_house import LAYERS
 
 ROOT = Path(__file__).parents[1]
 SCOPE = {"ndpool": ndpool, "spec": spec, "Fraction": Fraction, "F": Fraction}
@@ -367,43 +368,18 @@ def is_named(file: Path, row: MapRow) -> bool:
     return file.parent == row.folder and any(file.match(name) for name in row.names if not name.endswith("/"))
 
 
-@cache
-def layer_of(module: Path) -> int | None:
-    """The layer of a file; an __init__.py is of its folder's. None for the package itself, and for what has no row."""
-    layered = [row for row in map_rows() if row.layer.isdigit()]
-    folder = module.parent if module.name == "__init__.py" and module.parent != PACKAGE else None
-    return next((int(row.layer) for row in layered if is_named(module, row) or row.folder == folder), None)
+def test_the_map_has_the_layers_that_imports_are_held_to() -> None:
+    """`test_house` walks the imports; the map must tell the same layers, by the same numbers."""
+    found: list[set[str]] = [set() for _ in LAYERS]
+    for row in map_rows():
+        if row.layer.isdigit():
+            inside = row.folder.relative_to(PACKAGE).parts[:1] or [Path(name).stem for name in row.names]
+            found[int(row.layer) - 1].update(inside)
+    assert found == [set(names) - {"__init__", "__main__"} for names in LAYERS]
 
 
-def imports(module: Path) -> Iterator[Path]:
-    """The files of the package that a file imports, wherever in it the import stands."""
-    for node in ast.walk(ast.parse(module.read_text(encoding="utf-8"))):
-        if not isinstance(node, ast.ImportFrom) or node.level == 0:
-            continue
-        start = module.parents[node.level - 1].joinpath(*(node.module or "").split("."))
-        for name in node.names:
-            targets = (
-                start / f"{name.name}.py",
-                start / name.name / "__init__.py",
-                start.with_suffix(".py"),
-                start / "__init__.py",
-            )
-            yield next(target for target in targets if target.is_file())
+# -- its invariants, where reading the code can tell; `test_house` has more ------------------------------------------
 
-
-LAYERED = [module for module in sorted(PACKAGE.rglob("*.py")) if layer_of(module)]
-
-
-@pytest.mark.parametrize("module", LAYERED, ids=lambda path: str(path.relative_to(PACKAGE)))
-def test_imports_go_down_the_layers(module: Path) -> None:
-    own = layer_of(module) or 0
-    above = {str(target.relative_to(PACKAGE)): layer_of(target) for target in imports(module)}
-    assert not {name: layer for name, layer in above.items() if (layer or 0) > own}, f"layer {own} imports from above"
-
-
-# -- its invariants, where reading the code can tell; others have tests where they are at home -----------------------
-
-ARRAY_CODE = [PACKAGE / "engines" / f"{name}.py" for name in ("portable", "passes", "along", "meeting")]
 SPELLINGS = [PACKAGE / name for name in ("api.py", "torch/functional.py", "torch/nn.py")]
 KERNELS = ["axis", "law", "fold*", "rows", "unit", "modes", "residual", "vec"]  # what is compiled per instruction set
 
@@ -412,28 +388,19 @@ def parsed(file: Path) -> Iterator[ast.AST]:
     return ast.walk(ast.parse(file.read_text(encoding="utf-8")))
 
 
-def libraries(file: Path) -> set[str]:
-    """What a file imports that is neither Python's nor this package's."""
-    names: set[str] = set()
-    for node in parsed(file):
-        if isinstance(node, ast.Import):
-            names |= {alias.name for alias in node.names}
-        elif isinstance(node, ast.ImportFrom) and node.level == 0:
-            names |= {node.module or ""}
-    return {name.partition(".")[0] for name in names} - sys.stdlib_module_names
+def test_only_the_command_line_imports_the_whole_package() -> None:
+    """Such an import would go past `test_house.test_imports_flow_one_way`."""
+    whole = re.compile(r"^\s*(import|from) ndpool\b", re.MULTILINE)
+    assert [file.name for file in PACKAGE.rglob("*.py") if whole.search(code_of(file))] == ["cli.py"]
 
 
-def test_the_spec_imports_no_library() -> None:
-    assert not {file.name: libraries(file) for file in (PACKAGE / "spec").glob("*.py") if libraries(file)}
-
-
-def test_array_code_names_no_library_but_numpy() -> None:
-    assert set().union(*map(libraries, ARRAY_CODE)) == {"numpy"}
-
-
-def test_nobody_below_the_command_line_imports_the_whole_package() -> None:
-    """Such an import would go past `test_imports_go_down_the_layers`."""
-    assert [file.name for file in PACKAGE.rglob("*.py") if "ndpool" in libraries(file)] == ["cli.py"]
+def code_of(file: Path) -> str:
+    """A file without its comments and docstrings."""
+    tree = ast.parse(file.read_text(encoding="utf-8"))
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
+            node.value.value = ""
+    return ast.unparse(tree)
 
 
 def test_no_rank_or_layout_in_a_name() -> None:
