@@ -20,7 +20,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..errors import PoolError
+from ..errors import PoolError, PoolTypeError
 from ..spec import Axis, Law
 from .pooling import Pooling, read
 
@@ -33,6 +33,8 @@ def pool(x: Tensor, text: str) -> Tensor:
     passes = _passes(pooling, x)
     if any(axis.size == 0 for _, axis in passes):
         return x.new_zeros(pooling.outputs(x.shape))
+    if pooling.law.name not in LAWS:
+        raise PoolTypeError(f"{pooling.op} has no form in torch's operations; pool a NumPy array instead")
     y = LAWS[pooling.law.name](x, passes, pooling, *pooling.law.params)
     return y.clone() if y is x else y
 

@@ -118,7 +118,7 @@ def served(x: Tensor, law: Law) -> bool:
         and (
             _constant_gpu(x.device.index) and triton.takes(law, x.dtype)
             if kind == "cuda"
-            else kind in CPU and x.dtype in NATIVE
+            else kind in CPU and native.takes(law, x.dtype)
         )
     )
 

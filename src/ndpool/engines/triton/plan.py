@@ -21,6 +21,7 @@ from torch import Tensor
 
 from ...spec import SUM, Axis, Law, Window, each, whole
 from ..dtypes import name
+from ..layout import folded
 from . import NotCompiledError, gather, scatter
 
 log = logging.getLogger("ndpool.triton")
@@ -75,7 +76,7 @@ class Plan:
     def __init__(self, window: Window, law: Law, dtype: Any, order: tuple[int, ...], axes: tuple[int, ...] = ()):
         if law.zero_is_neutral and not law.divides:  # zeros that count change nothing
             window = Window(tuple(replace(axis, margin=(0, 0)) for axis in window.axes))
-        self.lead, self.lanes, self.axes, members = _folded([window.axes[i] for i in order])
+        self.lead, self.lanes, self.axes, members = folded([window.axes[i] for i in order])
         sizes = window.shape
         steps = {a: math.prod(sizes[b] for b in axes[i + 1 :]) for i, a in enumerate(axes)}
         self.steps = tuple(steps.get(order[group[-1]], 0) if group else 0 for group in members)
@@ -461,24 +462,6 @@ _SEEN: set[Any] = set()
 
 
 # -- geometry ----------------------------------------------------------------------------------------------------------
-
-
-def _folded(axes: list[Axis]) -> tuple[int, int, list[Axis], list[list[int]]]:
-    """Lead, lanes, and the axes between, in each run of axes that can be walked as one folded into one; and which
-    axes each is made of."""
-    groups: list[tuple[Axis, list[int]]] = []
-    for i, axis in enumerate(axes):
-        axis = axis.simplified()
-        if groups and groups[-1][0].is_identity and axis.is_identity:
-            groups[-1] = each(groups[-1][0].size * axis.size), [*groups[-1][1], i]
-        elif groups and groups[-1][0].is_whole and axis.is_whole:
-            groups[-1] = whole(groups[-1][0].size * axis.size), [*groups[-1][1], i]
-        else:
-            groups.append((axis, [i]))
-    lead = groups.pop(0)[0].size if groups and groups[0][0].is_identity else 1
-    lanes = groups.pop()[0].size if groups and groups[-1][0].is_identity else 1
-    found = groups or [(each(1), [])]
-    return lead, lanes, [axis for axis, _ in found], [members for _, members in found]
 
 
 def _fields(axis: Axis) -> Fields:
