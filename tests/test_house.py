@@ -12,7 +12,7 @@ import pytest
 
 import ndpool
 from ndpool.engines import ENGINES, choose, native, portable, reference
-from ndpool.spec import SUM, Law, Window, adaptive, each, lp, maximum, mean, minimum, sliding, smooth_max, whole
+from ndpool.spec import SUM, Axis, Law, Window, adaptive, each, lp, maximum, mean, minimum, sliding, smooth_max, whole
 
 from . import cases
 from .cases import BFLOAT16, assert_exact
@@ -233,6 +233,20 @@ def test_a_law_that_only_the_spec_knows_runs_on_the_reference(law: str) -> None:
     window, x = WINDOWS["sliding"], np.arange(1.0, 11).reshape(2, 5)
     assert isinstance(choose(window, LAWS[law], x), reference.Reference)
     assert ndpool.Pool(LAWS[law], (2,), 1)(x).tolist() == [[2, 6, 12, 20], [42, 56, 72, 90]]
+
+
+def test_where_the_kernels_end() -> None:
+    """A divisor that 31 bits do not hold, more axes than kernels walk, and bins beyond 62 bits are others' to run."""
+    x = np.ones(4, np.int32)
+    assert [native.serves(Window((whole(4),)), mean(n), x.dtype) for n in (2**31 - 1, 2**31)] == [
+        native.available(),
+        False,
+    ]
+    for axes, fits in ((native.MOST_AXES, native.available()), (native.MOST_AXES + 1, False)):
+        assert native.serves(Window((*[each(1)] * (axes - 1), whole(4))), SUM, x.dtype) is fits
+    for n, fits in ((2**31 - 1, native.available()), (2**31, False)):
+        assert native.serves(Window((adaptive(n, 2**31 + 1),)), SUM, x.dtype) is fits
+        assert native.serves(Window((Axis(9, 2, stride=n, extent=3, dilation=2),)), SUM, x.dtype) is fits
 
 
 def test_what_one_engine_declines_falls_to_the_next() -> None:

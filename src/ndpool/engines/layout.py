@@ -77,7 +77,7 @@ def _walks_as_one(group: list[int], sizes: tuple[int, ...], strides: tuple[int, 
 
 
 def folded(axes: list[Axis]) -> tuple[int, int, list[Axis], list[list[int]]]:
-    """Of dense arrays: lead, lanes, and the axes between them, neighbours that can be walked as one folded into one; and
+    """Of dense arrays: lead, lanes, and the axes between them, where neighbours that can be walked as one are one; and
     which axes each is made of."""
     groups: list[tuple[Axis, list[int]]] = []
     for i, axis in enumerate(axes):
