@@ -1,14 +1,17 @@
-"""The documents keep their word: torchlean.md's table has no gap, and every Python block of the documents runs."""
+"""The documents keep their word: torchlean.md's table has no gap, every Python block runs, ARCHITECTURE.md is a map of
+the files that are there, and the pictures are what docs/draw.py draws."""
 
 from __future__ import annotations
 
 import ast
 import dataclasses
 import doctest
+import importlib.util
 import inspect
 import math
 import re
 from fractions import Fraction
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 from unittest import mock
@@ -19,6 +22,8 @@ import pytest
 import ndpool
 from ndpool import graph, spec
 from ndpool.errors import PoolError
+
+from .test_house import FILES, LAYERS
 
 ROOT = Path(__file__).parents[1]
 SCOPE = {"ndpool": ndpool, "spec": spec, "Fraction": Fraction, "F": Fraction}
@@ -300,6 +305,175 @@ def accepts(op: Any, count: int) -> bool:
     except PoolError:
         return True
     return True
+
+
+# -- the map: ARCHITECTURE.md and the pictures -----------------------------------------------------------------------
+
+MAP = (ROOT / "ARCHITECTURE.md").read_text(encoding="utf-8")
+PACKAGE = ROOT / "src/ndpool"
+SOURCES = (".py", ".pyi", ".h", ".cpp")
+
+
+class MapRow(NamedTuple):
+    layer: str
+    folder: Path
+    names: list[str]
+
+
+@cache
+def map_rows() -> list[MapRow]:
+    """The rows of the table of files."""
+    table = MAP.partition("## Files")[2].partition("## Invariants")[0]
+    cells = [line.strip("|").split(" | ") for line in table.splitlines() if line.startswith("| ")]
+    rows = [(layer.strip(), code(folder)[0], code(words)) for layer, folder, words in cells if layer.strip() != "layer"]
+    return [MapRow(layer, ROOT / folder, list(filter(is_path, names))) for layer, folder, names in rows]
+
+
+def is_path(token: str) -> bool:
+    return token.endswith((*SOURCES, ".txt", ".md", "/"))
+
+
+def exists(name: str, *folders: Path) -> bool:
+    return any(any(folder.glob(name.rstrip("/"))) for folder in folders)
+
+
+def test_map_is_a_map_and_not_a_wall() -> None:
+    assert len(MAP.splitlines()) <= 110
+
+
+def test_every_file_that_the_map_names_exists() -> None:
+    missing = [
+        f"{row.folder.name}/{name}" for row in map_rows() for name in row.names if not exists(name, row.folder, ROOT)
+    ]
+    engines = PACKAGE / "engines"
+    text = MAP.replace(MAP.partition("## Files")[2].partition("## Invariants")[0], "")
+    named = {token for token in code(text) if is_path(token)} | set(re.findall(r"\]\(([^)#]+)\)", MAP))
+    missing += sorted(name for name in named if not exists(name, ROOT, PACKAGE, engines, ROOT / "native"))
+    assert not missing, ", ".join(missing)
+
+
+def test_every_file_is_on_the_map() -> None:
+    found = [f for folder in (PACKAGE, ROOT / "native") for f in folder.rglob("*") if f.suffix in SOURCES]
+    rows = map_rows()
+    left_out = [
+        str(file.relative_to(ROOT))
+        for file in found
+        if file.name != "__init__.py" and not any(is_named(file, row) for row in rows)
+    ]
+    assert not left_out, ", ".join(sorted(left_out))
+
+
+def is_named(file: Path, row: MapRow) -> bool:
+    return file.parent == row.folder and any(file.match(name) for name in row.names if not name.endswith("/"))
+
+
+def test_the_map_has_the_layers_that_imports_are_held_to() -> None:
+    """`test_house` walks the imports; the map must tell the same layers, by the same numbers."""
+    found: list[set[str]] = [set() for _ in LAYERS]
+    for row in map_rows():
+        if row.layer.isdigit():
+            inside = row.folder.relative_to(PACKAGE).parts[:1] or [Path(name).stem for name in row.names]
+            found[int(row.layer) - 1].update(inside)
+    assert found == [set(names) - {"__init__", "__main__"} for names in LAYERS]
+
+
+# -- its invariants, where reading the code can tell; `test_house` has more ------------------------------------------
+
+SPELLINGS = {"api", "torch.functional", "torch.nn"}  # where a rank may stand in a name
+HOST = ["plan", "threads", "memory", "pages", "kernels", "unpool"]  # headers that may use all of C++; kernels may not
+
+
+def test_only_the_command_line_imports_the_whole_package() -> None:
+    """Such an import would go past `test_house.test_imports_flow_one_way`."""
+    found = set()
+    for module, tree in FILES.items():
+        for node in ast.walk(tree):
+            names = [node.module or ""] if isinstance(node, ast.ImportFrom) and not node.level else []
+            names += [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            found |= {module for name in names if name.partition(".")[0] == "ndpool"}
+    assert found == {"cli"}
+
+
+def test_no_rank_or_layout_in_a_name() -> None:
+    wrong = re.compile(r"[1-9]d(?![a-z])|nchw|nhwc|padded", re.IGNORECASE)
+    found = [
+        f"{module}: {node.name}"
+        for module in set(FILES) - SPELLINGS
+        for node in ast.walk(FILES[module])
+        if isinstance(node, (ast.FunctionDef, ast.ClassDef)) and wrong.search(node.name)
+    ]
+    assert not found
+
+
+def test_private_names_of_torch_stand_in_one_file() -> None:
+    """Whether they are imported, used, or looked up by a string."""
+    found = set()
+    for module in (module for module in FILES if module.startswith("torch")):
+        for node in ast.walk(FILES[module]):
+            names = [ast.unparse(node)] if isinstance(node, ast.Attribute) else []
+            if isinstance(node, ast.Constant) and isinstance(node.value, str):
+                names = [node.value]
+            elif isinstance(node, ast.ImportFrom) and not node.level:
+                names = [f"{node.module}.{alias.name}" for alias in node.names]
+            if any(re.fullmatch(r"torch(\.\w+)*[.:]_(?!_)[\w.:]+", name) for name in names):
+                found.add(module)
+    assert found == {"torch.private"}
+
+
+def test_what_kernels_may_not_use() -> None:
+    sources = {file.name: re.sub(r"//.*", "", file.read_text(encoding="utf-8")) for file in (ROOT / "native").iterdir()}
+    assert [name for name, text in sources.items() if "Python.h" in text] == ["module.cpp"]
+    assert {name for name, text in sources.items() if re.search(r"\b_mm\d*_|immintrin", text)} <= {"vec.h", "rows.h"}
+    kernels = [name for name in sources if name.endswith(".h") and name.removesuffix(".h") not in HOST]
+    kernels += [name for name in sources if name.startswith("kernels") and name.endswith(".cpp")]
+    assert len(kernels) > 8
+    banned = r"\bstd::(vector|string|map|set|function|shared_ptr|unique_ptr)\b|\b(throw|try|catch)\b"
+    assert not [(name, found[0]) for name in kernels if (found := re.search(banned, sources[name]))]
+
+
+# -- the pictures, and links between pages ---------------------------------------------------------------------------
+
+
+def pictures() -> Any:
+    """docs/draw.py, as a module."""
+    spec_of = importlib.util.spec_from_file_location("draw", ROOT / "docs/draw.py")
+    assert spec_of is not None
+    assert spec_of.loader is not None
+    module = importlib.util.module_from_spec(spec_of)
+    spec_of.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.parametrize("name", ["architecture.svg", "pooling.svg"])
+def test_pictures_are_as_drawn(name: str) -> None:
+    assert set(pictures().PICTURES) == {"architecture.svg", "pooling.svg"}
+    drawn = pictures().PICTURES[name]()
+    assert (ROOT / "docs" / name).read_text(encoding="utf-8") == drawn, "run `python docs/draw.py`"
+
+
+def test_files_in_the_picture_exist() -> None:
+    words = re.findall(r">([^<]+)</text>", (ROOT / "docs/architecture.svg").read_text(encoding="utf-8"))
+    files = [name for text in words for name in re.findall(r"[\w/]+(?:\.py|/(?=\s|$))", text)]
+    assert len(files) > 12
+    places = (ROOT, PACKAGE, PACKAGE / "engines", PACKAGE / "torch")
+    assert not [name for name in files if not exists(name, *places)]
+
+
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "ARCHITECTURE.md", *sorted((ROOT / "docs").rglob("*.md"))]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_links_lead_somewhere(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    links = re.findall(r"\]\((?!https?:)([^)#]*)(?:#([^)]*))?\)", text) + re.findall(
+        r'(?:src|href)="(?!https?:)([^"#]+)(#?)"', text
+    )
+    for target, anchor in links:
+        file = page.parent / target if target else page
+        assert file.exists(), f"{target} is not there"
+        if anchor:
+            heads = re.findall(r"^#+ (.+)$", file.read_text(encoding="utf-8"), re.MULTILINE)
+            assert anchor in [re.sub(r"[^\w\- ]", "", head.lower()).replace(" ", "-") for head in heads], anchor
 
 
 # -- the Python blocks -----------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Reading what the user typed: sizes, one or one an axis, checked once; each error names the argument and a fix."""
+"""Reading what the user typed: sizes (one, or one per axis), checked once. Each error names the argument and a fix."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ class named:
             text = str(error)
             if not text.startswith(f"{self.name}: "):
                 raise type(error)(f"{self.name}: {text}") from error.__cause__
-        elif isinstance(error, (TypeError, ArithmeticError)):  # a scalar without >, /, exp ..., or out of range
-            raise PoolTypeError(f"{self.name}: these scalars cannot be pooled so: {error}") from error
+        elif isinstance(error, (TypeError, ArithmeticError)):  # a scalar without >, /, exp, ..., or out of range
+            raise PoolTypeError(f"{self.name}: this op is not defined on these scalars: {error}") from error
 
 
 def integer(name: str, value: Any, least: int) -> int:
@@ -53,7 +53,7 @@ def choice(name: str, value: Any, rules: tuple[str, ...]) -> None:
 
 
 def number(name: str, value: Any) -> Any:
-    """Any scalar, but one."""
+    """`value`, if it is one scalar of any kind: not a list, a string or a truth value."""
     if isinstance(value, (bool, str, bytes, complex)) or value is None or hasattr(value, "__len__"):
         raise PoolTypeError(f"{name}={value!r} is not a real number; use a float")
     return value
@@ -66,14 +66,14 @@ def flag(name: str, value: Any) -> bool:
 
 
 def sizes(name: str, value: Any, least: int) -> Size:
-    """One int for all axes, or a tuple with one an axis."""
+    """One int for all axes, or a tuple with one per axis."""
     if isinstance(value, (tuple, list)):
         return tuple(integer(name, entry, least) for entry in value)
     return integer(name, value, least)
 
 
 def paddings(value: Any) -> Any:
-    """One int, one an axis, or (before, after) an axis; or "same"."""
+    """One int, one int per axis, or (before, after) per axis; or "same"."""
     if isinstance(value, str):
         if value != "same":
             raise PoolError(f'padding={value!r} is not a rule; use ints or "same"')
@@ -88,7 +88,7 @@ def paddings(value: Any) -> Any:
 def numbered(value: Any) -> Any:
     """`paddings` where only numbers have a meaning."""
     if isinstance(value, str):
-        raise PoolTypeError(f"padding={value!r} says nothing here; use ints")
+        raise PoolTypeError(f"padding={value!r} has no meaning here; use ints")
     return paddings(value)
 
 
@@ -134,16 +134,16 @@ def entries(name: str, value: Any, count: int) -> tuple[Any, ...]:
     if not isinstance(value, tuple):
         return (value,) * count
     if len(value) != count:
-        raise PoolError(f"{name}={value} has {len(value)} entries for {count} axes; give one, or one an axis")
+        raise PoolError(f"{name}={value} has {len(value)} entries for {count} axes; give one, or one per axis")
     return value
 
 
 def rank_of(**arguments: Any) -> int | None:
-    """How many axes the tuples among the arguments speak of; None if all are single numbers."""
+    """How many axes the tuples among the arguments name; None if all are single numbers."""
     lengths = {name: len(value) for name, value in arguments.items() if isinstance(value, tuple)}
     if len(set(lengths.values())) > 1:
         said = ", ".join(f"{name}={arguments[name]} ({n})" for name, n in lengths.items())
-        raise PoolError(f"the arguments speak of different numbers of axes: {said}; give each one, or one an axis")
+        raise PoolError(f"the arguments name different numbers of axes: {said}; give each one number, or one per axis")
     return next(iter(lengths.values())) if lengths else None  # in words that torch.compile of torch 2.8 knows
 
 

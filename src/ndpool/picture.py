@@ -20,7 +20,7 @@ from .errors import PoolError
 from .op import Op
 from .spec import Axis, Window, each
 
-MOST = 128  # cells drawn along one side; of a longer axis only the part round the window is drawn
+MOST = 128  # cells drawn along one side; of a longer axis only the part around the window is drawn
 SIDE, CELL, ROOM = 384, 24, 16  # in pixels: the input's longest side, the largest cell, the least one with an index
 
 INK, FAINT, LINE, PAPER, CARD = "#1f2937", "#6b7280", "#b4bcc8", "#ffffff", "#f6f7f9"
@@ -89,7 +89,7 @@ def _telling_output(axes: list[Axis]) -> tuple[int, ...]:
 def _given_output(output: int | tuple[int, ...], axes: list[Axis]) -> tuple[int, ...]:
     chosen = tuple(integer("output", o, 0) for o in (output if isinstance(output, (tuple, list)) else (output,)))
     if len(chosen) != len(axes):
-        raise PoolError(f"output={output} has {len(chosen)} entries for {len(axes)} pooled axes; give one an axis")
+        raise PoolError(f"output={output} has {len(chosen)} entries for {len(axes)} pooled axes; give one per axis")
     for o, axis in zip(chosen, axes, strict=True):
         if o >= axis.outputs:
             raise PoolError(f"output={output} is beyond the {axis.outputs} outputs; use at most {axis.outputs - 1}")
@@ -98,7 +98,7 @@ def _given_output(output: int | tuple[int, ...], axes: list[Axis]) -> tuple[int,
 
 @dataclass(frozen=True)
 class View:
-    """One output of an op (one index a pooled axis) over an input."""
+    """One output of an op (one index per pooled axis) over an input."""
 
     op: Op
     window: Window
@@ -191,7 +191,7 @@ def _hull(positions: range) -> range:
 
 
 def _part(whole: range, centre: range) -> range:
-    """At most MOST of `whole`, round the middle of `centre`."""
+    """At most MOST positions of `whole`, around the middle of `centre`."""
     first = (centre.start + centre.stop) // 2 - MOST // 2
     first = max(whole.start, min(first, whole.stop - MOST))
     return range(first, min(whole.stop, first + MOST))
@@ -237,7 +237,7 @@ class _Grid:
         return f'<rect x="{self.x(columns.start)}" y="{self.y(rows.start)}" {size} {style}/>'
 
     def ruled(self, rows: range, columns: range, style: str = "") -> str:
-        """The lines round those cells."""
+        """The lines around those cells."""
         if not rows or not columns:
             return ""
         x, y = self.x(columns.start), self.y(rows.start)
@@ -314,7 +314,7 @@ def _grids(down: _Edge, across: _Edge) -> tuple[_Grid, _Grid]:
 
 def window_svg(op: Op, shape: tuple[int, ...] | None = None, output: int | tuple[int, ...] | None = None) -> str:
     """An SVG of the inputs that one output reads: the input with its padding (hatched) and taps (filled), the output
-    marked beside it, and a caption. `output` has one index a pooled axis; the last two pooled axes are drawn.
+    marked beside it, and a caption. `output` has one index per pooled axis; the last two pooled axes are drawn.
 
     >>> from ndpool import MaxPool
     >>> window_svg(MaxPool(2))[:4]

@@ -75,7 +75,7 @@ def _parameters(node: Node) -> int:
 
 
 def _bytes(node: Node) -> int:
-    """Of the value: 4 an element unless the dtype's name says otherwise."""
+    """The bytes of a node's value: 4 per element unless the dtype's name says otherwise."""
     bits = re.search(r"\d+", node.dtype or "float32")
     return math.prod(node.shape) * (max(1, int(bits[0]) // 8) if bits else 1)
 
@@ -102,7 +102,7 @@ def _totals(program: Program) -> str:
 
 
 def summary(program: Program) -> str:
-    """A line a node: label, op, argument shapes -> shape, dtype if fixed, parameters held, bytes of the value.
+    """One line per node: label, op, argument shapes -> shape, dtype if fixed, parameters held, bytes of the value.
 
     >>> from ndpool import Graph
     >>> g = Graph()
@@ -219,7 +219,7 @@ def _text(x: float, y: float, text: str, style: str) -> str:
 
 
 def _edges(layout: Layout, boxes: list[_Box]) -> Iterator[str]:
-    """A curve an argument, upright where it passes a row; arguments are numbered where they come out of order."""
+    """One curve per argument, upright where it passes a row. Arguments that come out of order are numbered."""
     for box in boxes:
         node, ports, faded = box.node, layout.ports(box.node), f" {DEAD}" if box.mark == "dead" else ""
         top = layout.of(node)[1]

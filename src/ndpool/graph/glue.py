@@ -1,7 +1,7 @@
 """The glue between pooling nodes: constants, arithmetic, reductions, reshaping, matmul, cross-entropy.
 
-One rule an op, written as its linearization: the value, the tangent and the cotangents stand side by side. Each rule is
-array operations only, so it runs on every library, on dual arrays (second order) and on object arrays (any scalar).
+One rule per op, written as its linearization: value, tangent and cotangents stand side by side. A rule is array
+operations only, so it runs on every library, on dual arrays (second order) and on object arrays (any scalar).
 """
 
 from __future__ import annotations

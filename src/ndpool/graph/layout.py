@@ -141,7 +141,7 @@ class Layout:
         return {place: x[place] - left for place in x}
 
     def _strands(self) -> list[list[Place]]:
-        """The places as lines that want to be straight: each place with the one below if both pull at each other most.
+        """Lines of places to draw straight: a place and the one below it, if each is the other's strongest link.
 
         Longest first; inputs and constants, which can go anywhere, last.
         """
@@ -155,7 +155,7 @@ class Layout:
         return sorted(found, key=lambda strand: (not self.above[strand[-1]], -len(strand)))
 
     def _strongest(self, links: dict[Place, float]) -> Place | None:
-        """The link that pulls most; of several the middle one."""
+        """The strongest link; among equals the middle one."""
         most = max(links.values(), default=0.0)
         tied = sorted((p for p in links if links[p] == most), key=self.at.__getitem__)
         return tied[(len(tied) - 1) // 2] if tied else None
@@ -180,14 +180,14 @@ class Layout:
         return sum(pull * at for pull, at in pulls) / (sum(pull for pull, _ in pulls) or 1)
 
     def _room(self, place: Place, x: dict[Place, float]) -> tuple[float, float]:
-        """From where to where a place can go, with room for what is still to come between it and those placed."""
+        """The least and the greatest x for a place, leaving room for the places between it and those already placed."""
         row, steps, k = self.rows[place[1]], self.steps[place[1]], self.at[place]
         low = next((x[row[j]] + steps[k] - steps[j] for j in reversed(range(k)) if row[j] in x), -math.inf)
         return low, next((x[row[j]] + steps[k] - steps[j] for j in range(k + 1, len(row)) if row[j] in x), math.inf)
 
     @cached_property
     def at(self) -> dict[Place, int]:
-        """How many places stand left of each."""
+        """For each place, the number of places left of it in its row."""
         return {place: k for row in self.rows for k, place in enumerate(row)}
 
     @cached_property

@@ -1,4 +1,4 @@
-"""Ops as names and literals: what a file says of an op, and the op that it says.
+"""Ops as names and literals: what a file says about an op, and the op made from that.
 
 A name is an entry of OPS; the literals are the fields of its dataclass that differ from their defaults. Reading runs
 nothing but that dataclass's constructor, on literals that fit the declared types of its fields.
@@ -25,7 +25,7 @@ RESERVED = ("input", "const", "mapped")  # names with a meaning of their own in 
 
 @contextmanager
 def at(where: str) -> Iterator[None]:
-    """Whatever goes wrong inside, be it in an op's constructor, is a GraphError of one line: where, and what."""
+    """Any error inside, also one of an op's constructor, becomes a GraphError of one line that says where and what."""
     try:
         yield
     except Exception as error:
@@ -34,7 +34,7 @@ def at(where: str) -> Iterator[None]:
 
 
 def seen(value: Any) -> str:
-    """A value of a file, for an error."""
+    """How an error shows a value of a file."""
     return f"a {type(value).__name__} of {len(value)}" if isinstance(value, (dict, list)) else plain(repr(value), 60)
 
 
@@ -167,7 +167,7 @@ def _hints(record: type) -> dict[str, Any]:
 
 
 def _fits(value: Any, hint: Any) -> bool:
-    """Whether a literal is of a declared type; of types that are no literals the constructor is the judge."""
+    """Whether a literal is of a declared type. Where the type is no literal's, the constructor decides."""
     origin, parts = get_origin(hint), get_args(hint)
     if origin in (Union, types.UnionType):
         return any(_fits(value, part) for part in parts)

@@ -3,7 +3,7 @@
     out_shape(*shapes) -> shape       raises if the shapes have no meaning
     forward(*xs)       -> y
     jvp(*xs, *dxs)     -> dy          forward mode
-    vjp(*xs, dy)       -> dx, or a tuple with one dx an argument: the adjoint of jvp
+    vjp(*xs, dy)       -> dx, or a tuple with one dx per argument: the adjoint of jvp
 
 Optional: `linearize(*xs)` gives y, jvp(*dxs) and vjp(dy) from one forward pass and keeps residuals only; `wants_lists`
 says that exact scalars come as nested lists rather than as NumPy object arrays. An op without jvp or vjp can be run

@@ -114,7 +114,7 @@ class Program:
     def _walk(
         self, env: dict[int, Any], step: Callable[[Node, tuple[Any, ...]], Any], *beside: dict[int, Any]
     ) -> dict[int, Any]:
-        """env[node] = step(node, its arguments) for every node to compute; what no one reads again is dropped."""
+        """env[node] = step(node, its arguments) for every node to compute; drops what no later node reads."""
         for node, drop in self._steps:
             env[node.id] = step(node, tuple(env[a] for a in node.args))
             for a in drop:

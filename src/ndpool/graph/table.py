@@ -1,4 +1,4 @@
-"""The ops by name: what `Graph.<name>(...)` builds and what a file may hold. The one place that knows of pooling."""
+"""The ops by name: what `Graph.<name>(...)` builds and what a file may hold, pooling and glue alike."""
 
 from __future__ import annotations
 
