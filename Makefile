@@ -48,8 +48,9 @@ demo: $(VENV)/base
 
 test: lint types unit
 
-# The long tables too, and a minute of stress.
+# The long tables too, more examples of hypothesis, and a minute of stress.
 test-all: CHOSEN := -m ''
+test-all: export THOROUGH := 1
 test-all: test stress
 
 lint: $(VENV)/test

@@ -15,11 +15,14 @@ from hypothesis import strategies as st
 import ndpool
 from ndpool.spec import SUM, Axis, Law, Window, adaptive, each, lp, maximum, mean, minimum, sliding, smooth_max, whole
 
+from . import examples
+
 settings.register_profile(
     "ndpool",
     derandomize=True,
     deadline=None,
     database=None,
+    max_examples=examples(50),
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.function_scoped_fixture],
 )
 settings.load_profile("ndpool")

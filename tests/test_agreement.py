@@ -17,7 +17,7 @@ import ndpool
 from ndpool.engines import choose, native, passes, portable, reference
 from ndpool.spec import Window, adaptive, each, sliding, whole
 
-from . import cases
+from . import cases, examples
 from .cases import (
     BFLOAT16,
     COMPLEX,
@@ -226,7 +226,7 @@ def dtypes(engine: Engine, law: Any) -> st.SearchStrategy[np.dtype]:
 
 @on_numpy_each_way
 @pytest.mark.parametrize("law", LAWS)
-@settings(max_examples=25)
+@settings(max_examples=examples(10))
 @given(data=st.data())
 def test_any_window_agrees_with_the_reference(engine: Engine, way: str, law: str, data: st.DataObject) -> None:
     window = data.draw(cases.windows(counted=data.draw(st.sampled_from(cases.counted_choices(LAWS[law])))))
@@ -240,7 +240,7 @@ def test_any_window_agrees_with_the_reference(engine: Engine, way: str, law: str
 
 @on_numpy_each_way
 @pytest.mark.parametrize("law", EXTREMES)
-@settings(max_examples=20)
+@settings(max_examples=examples(10))
 @given(data=st.data())
 def test_any_window_has_the_winners_of_the_reference(engine: Engine, way: str, law: str, data: st.DataObject) -> None:
     window, dtype = data.draw(cases.windows()), data.draw(dtypes(engine, LAWS[law]))
@@ -252,7 +252,7 @@ def test_any_window_has_the_winners_of_the_reference(engine: Engine, way: str, l
 
 
 @pytest.mark.parametrize("law", EXTREMES)
-@settings(max_examples=20)
+@settings(max_examples=examples(10))
 @given(data=st.data())
 def test_extremes_of_padding_that_counts_agree_with_the_reference(law: str, data: st.DataObject) -> None:
     """Only a `Pool` of the max or min law with count_include_pad=True reads padding; its zeros may tie with taps."""
