@@ -396,8 +396,8 @@ def _soon_end(rng: Random, calls: list[Call], long: Call) -> None:
         time.sleep(rng.random() * 0.05)
     else:  # workers may be inside a call that was interrupted until after the end
         signal.signal(signal.SIGALRM, interrupt)
-        signal.setitimer(signal.ITIMER_REAL, rng.random() * 0.2)
         with suppress(KeyboardInterrupt):
+            signal.setitimer(signal.ITIMER_REAL, rng.random() * 0.2)  # it may ring at once
             long.run()
             while True:
                 time.sleep(0.01)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields, replace
-from functools import cache, partial
+from functools import cache
 from types import SimpleNamespace
 from typing import Any
 
@@ -63,7 +63,12 @@ class Engine:
 
 
 def _portable(xp: Any) -> Any:
-    return SimpleNamespace(**{f: partial(getattr(portable, f), xp) for f in ("forward", "linearize", "winners")})
+    """The engine on a library whose arrays do not say that they are its."""
+
+    def runs(name: str) -> Callable[..., Any]:
+        return lambda window, law, x, *rest: getattr(portable.Portable(xp, window, law), name)(x, *rest)
+
+    return SimpleNamespace(**{name: runs(name) for name in ("forward", "linearize", "winners")})
 
 
 def _numpy() -> Engine:
@@ -97,9 +102,11 @@ def _native() -> Engine:
     def runs(name: str) -> Callable[..., Any]:
         def run(window: Window, law: Any, x: np.ndarray, *rest: Any) -> Any:
             assert native.supports(window, law, x) == has_work(window)
-            if not has_work(window):  # left to the portable engine, as `choose` does
-                return getattr(portable, name)(np, window, law, x, *rest)
-            return getattr(native, name)(window, law, x, *rest)
+            # what the engine leaves to others, as `choose` does
+            plan = native.bind(window, law, x) if has_work(window) else portable.bind(window, law, x)
+            if name == "linearize" and not plan.differentiates:
+                plan = choose(window, law, x, derivative=True)
+            return getattr(plan, name)(x, *rest)
 
         return run
 
@@ -259,7 +266,7 @@ def test_extremes_of_padding_that_counts_agree_with_the_reference(law: str, data
     window = data.draw(cases.windows(counted=True, ranks=(1, 2)))
     x = np.random.default_rng(data.draw(st.integers(0, 2**16))).integers(-1, 2, window.shape).astype(float)
     dy = np.ones(window.out_shape)
-    got, want = (choose(v, window, LAWS[law]).linearize(v) for v in (x, x.tolist()))
+    got, want = (choose(window, LAWS[law], v).linearize(v) for v in (x, x.tolist()))
     assert_exact(got.y, np.array(want.y, float).reshape(window.out_shape))
     assert_close(got.vjp(dy), np.array(want.vjp(dy.tolist()), float).reshape(window.shape))
 
@@ -432,7 +439,7 @@ def test_a_plan_takes_the_bytes_that_it_says(axis: Any) -> None:
     """With what a vjp adds."""
     passes.forget()
     window, plan = Window((axis,)), passes.plan(axis)
-    portable.linearize(np, window, LAWS["lp 2"], np.ones(axis.size)).vjp(np.ones(axis.outputs))
+    portable.linearize(window, LAWS["lp 2"], np.ones(axis.size)).vjp(np.ones(axis.outputs))
     assert passes.plan(axis) is plan
     assert 1000 < vectors(plan, set()) <= plan.nbytes <= 4 * vectors(plan, set())
     assert passes.kept() == plan.nbytes

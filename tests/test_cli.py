@@ -111,7 +111,7 @@ def test_png_keeps_every_pixel():
 
 @pytest.mark.parametrize("part", ["forward", "jvp", "vjp"])
 def test_a_broken_engine_fails_the_demo(part, monkeypatch, tmp_path, capsys):
-    right = portable.linearize
+    right = portable.Portable.linearize
 
     def wrong(*args):
         linear = right(*args)
@@ -122,7 +122,7 @@ def test_a_broken_engine_fails_the_demo(part, monkeypatch, tmp_path, capsys):
         }
         return replace(linear, **broken[part])
 
-    monkeypatch.setattr(portable, "linearize", wrong)
+    monkeypatch.setattr(portable.Portable, "linearize", wrong)
     monkeypatch.setattr(native, "supports", lambda *_: False)
     assert cli.main(["demo", "--out", str(tmp_path / "a.html")]) == 1
     out = capsys.readouterr().out

@@ -2,6 +2,9 @@
 
 A record is a frozen value: its arguments are read and checked once, when it is made. No law is named here (`ops` adds
 them) and no array is touched (engines do that).
+
+The way of a call: `forward`, `_bind` (the window, and the plan of the first engine that supports it: remembered), the
+plan.
 """
 
 from __future__ import annotations
@@ -9,7 +12,6 @@ from __future__ import annotations
 import math
 import re
 from abc import ABC, abstractmethod
-from collections import deque
 from dataclasses import KW_ONLY, MISSING, dataclass, fields, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
@@ -33,6 +35,7 @@ from .arguments import (
 from .engines import Linear, dtypes
 from .engines.dual import plain_namespace
 from .errors import PoolError, PoolTypeError
+from .remembered import Plans, plans_of, remember
 from .spec import Axis, Law, Window, adaptive, each, sliding, whole
 
 
@@ -53,19 +56,20 @@ class Op(ABC):
     axes: tuple[int, ...] | int | None = None
     empty: Literal["zero", "error"] = "zero"
 
-    _bound: ClassVar[dict[Any, _Bound]]  # by signature; each record has its own
+    _plans: ClassVar[Plans]  # `_Bound` by signature
     wants_lists = True  # in a graph, exact scalars come as nested lists
 
     def __post_init__(self) -> None:
         with named(self.name):
             self._check()
-        self._set(_bound={})
+        self._set(_plans=plans_of(type(self), *vars(self).values()))
 
     def __getstate__(self) -> dict[str, Any]:
         return {field.name: getattr(self, field.name) for field in fields(self)}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self._set(**state, _bound={})
+        self._set(**state)
+        self._set(_plans=plans_of(type(self), *vars(self).values()))
 
     def _check(self) -> None:
         self._set(axes=axes_tuple(self.axes))
@@ -113,7 +117,13 @@ class Op(ABC):
     def window(self, shape: tuple[int, ...]) -> Window:
         """What each output reads of an array of that shape."""
         with named(self.name):
-            return _window(self, tuple(integer("shape", n, 0) for n in shape))
+            window = Window(tuple(self.axes_over(tuple(integer("shape", n, 0) for n in shape))))
+            fits("the number of inputs", math.prod(window.shape))
+            fits("the number of outputs", math.prod(window.out_shape))
+            fits("the number of positions under a window", math.prod(axis.stop(0) + axis.lo for axis in window.axes))
+            if self.empty == "error":
+                self._reject_empty(window, self._pooled(len(shape)))
+        return window
 
     def axes_over(self, shape: tuple[Any, ...]) -> list[Axis]:
         """The axes of the window. Only arithmetic is asked of the sizes, so a tracer's symbols will do."""
@@ -156,51 +166,48 @@ class Op(ABC):
             return self.forward(x)
         with named(self.name):
             bound = self._bind(x)
-            y, indices = bound.engine.winners(x, self.pooled_axes(len(bound.window.axes)))
+            y, indices = bound.plan.winners(x, self.pooled_axes(len(bound.window.axes)))
             return bound.show(y), bound.show(indices)
 
     def forward(self, x: Any) -> Any:
         """The pooled values alone."""
-        bound = self._bound.get(engines.signature(x))
-        if bound is not None:  # all questions about such an array have been asked before
-            try:
-                return bound.show(bound.engine.forward(x))
-            except PoolError as error:
-                with named(self.name):
-                    raise error
-        with named(self.name):
-            bound = self._bind(x)
-            return bound.show(bound.engine.forward(x))
+        bound = self._plans.get(engines.signature(x))
+        if bound is None:
+            with named(self.name):
+                return self._bind(x).forward(x)
+        try:  # all questions about such an array have been asked before
+            return bound.forward(x)
+        except PoolError as error:
+            with named(self.name):
+                raise error
 
     def _bind(self, x: Any) -> _Bound:
-        """Window and engine for x, remembered for arrays like it."""
+        """Window and plan for x, remembered for arrays like it."""
         signature = engines.signature(x)
-        bound = self._bound.get(signature)
+        bound = self._plans.get(signature)
         if bound is None:
-            xp = engines.namespace(x)
+            law, xp = self.law, engines.namespace(x)
             if xp:
-                dtypes.check(self.law.name, x.dtype)
+                dtypes.check(law.kinds, law.name, x.dtype)
             window = self.window(engines.shape_of(x))
-            rounds = bool(xp) and self.law.name == "mean" and dtypes.kind(x.dtype) == "integer"
-            bound = _Bound(window, engines.choose(x, window, self.law), self._shown(window), xp, rounds)
+            rounds = bool(xp) and law.divides and dtypes.kind(x.dtype) == "integer"
+            bound = _Bound(window, engines.choose(window, law, x), self._shown(window), xp, rounds)
             if signature is not None:
-                self._bound[signature] = bound
-                _remembered.append((self._bound, signature))
-                if len(_remembered) > MOST_REMEMBERED:
-                    oldest, forgotten = _remembered.popleft()
-                    oldest.pop(forgotten, None)
+                remember(self._plans, signature, bound)
         return bound
 
     def linearize(self, x: Any) -> Linear:
         """One forward pass; then `.y`, and `.jvp(dx)` and `.vjp(dy)` as often as wanted, from what it kept."""
         with named(self.name):
             bound = self._bind(x)
-            window, engine, dtype = bound.window, bound.engine, getattr(x, "dtype", None)
+            window, plan, dtype = bound.window, bound.plan, getattr(x, "dtype", None)
             if bound.rounds:
                 raise PoolTypeError(
                     f"a mean of {dtypes.name(dtype)} is rounded and has no derivative; convert x to float32 first"
                 )
-            at, xp, x_type = engine.linearize(x), bound.xp, type(x)
+            if not plan.differentiates:
+                plan = engines.choose(window, self.law, x, derivative=True)
+            at, xp, x_type = plan.linearize(x), bound.xp, type(x)
             y, ahead, back = bound.show(at.y), at.jvp, at.vjp
             del at  # the maps keep no values
 
@@ -214,7 +221,7 @@ class Op(ABC):
             with named(self.name):
                 if not _alike(dy, x_type, dtype, bound.shape):
                     _accept("dy", dy, "y", bound.shape, xp, dtype)
-                return back(dy if bound.shape == window.out_shape else engine.reshape(dy, window.out_shape))
+                return back(dy if bound.shape == window.out_shape else plan.reshape(dy, window.out_shape))
 
         return Linear(y, jvp, vjp)
 
@@ -231,9 +238,8 @@ class Op(ABC):
         """self(x), and its tangent for the tangent `dx` of x (forward mode): in one pass, where the engine has one."""
         with named(self.name):
             bound = self._bind(x)
-            both = bound.engine.value_and_jvp
-            if both is not None and _alike(dx, type(x), x.dtype, bound.window.shape):
-                y, dy = both(x, dx)
+            if bound.plan.one_pass and _alike(dx, type(x), x.dtype, bound.window.shape):
+                y, dy = bound.plan.value_and_jvp(x, dx)
                 return bound.show(y), bound.show(dy)
         at = self.linearize(x)
         return at.y, at.jvp(dx)
@@ -247,23 +253,21 @@ class Op(ABC):
         return self.linearize(x).vjp(dy)
 
 
-# What records remember of the arrays they have seen, the oldest first: a few kilobytes each, whatever the array's size.
-MOST_REMEMBERED = 2048
-_remembered: deque[tuple[dict[Any, _Bound], Any]] = deque()
-
-
-@dataclass(frozen=True)
 class _Bound:
     """What runs a record on arrays of one signature, and the shape in which results are shown."""
 
-    window: Window
-    engine: engines.Engine
-    shape: tuple[int, ...]
-    xp: Any  # the array library, or None
-    rounds: bool  # whether values are rounded to integers, so that there is no derivative
+    def __init__(self, window: Window, plan: engines.Plan, shape: tuple[int, ...], xp: Any, rounds: bool):
+        self.window, self.plan, self.shape = window, plan, shape
+        self.xp = xp  # the array library, or None
+        self.rounds = rounds  # whether values are rounded to integers, so that there is no derivative
+        self.reshapes = shape != window.out_shape
+        self.forward = self._forward if self.reshapes else plan.forward
+
+    def _forward(self, x: Any) -> Any:
+        return self.plan.reshape(self.plan.forward(x), self.shape)
 
     def show(self, y: Any) -> Any:
-        return y if self.shape == self.window.out_shape else self.engine.reshape(y, self.shape)
+        return self.plan.reshape(y, self.shape) if self.reshapes else y
 
 
 def _alike(a: Any, kind: type[Any], dtype: Any, shape: tuple[int, ...]) -> bool:
@@ -287,19 +291,6 @@ def _accept(name: str, tangent: Any, of: str, shape: tuple[int, ...], xp: Any, d
         rule = f"a tangent of {have} is real" if stepped else f"x has {have}"
         fix = "a real dtype" if stepped else have
         raise PoolTypeError(f"{name} has dtype {got}, but {rule}; convert {name} to {fix}")
-
-
-@lru_cache(maxsize=4096)
-def _window(op: Op, shape: tuple[int, ...]) -> Window:
-    axes = op.axes_over(shape)
-    window = Window(tuple(axes))
-    extents = [-(-axis.extent // axis.per) for axis in axes]
-    fits("the number of inputs", math.prod(window.shape))
-    fits("the number of outputs", math.prod(window.out_shape))
-    fits("the number of positions under a window", math.prod(extents))
-    if op.empty == "error":
-        op._reject_empty(window, op._pooled(len(shape)))
-    return window
 
 
 # -- forms: which window -------------------------------------------------------------------------------------------

@@ -295,8 +295,14 @@ class GlobalPool(Global, _Own):
     """A law of your own over all: the generic global reduction."""
 
 
-# -- misspelt arguments ------------------------------------------------------------------------------------------------
+# -- all of them ------------------------------------------------------------------------------------------------------
 
-for _record in [value for value in globals().values() if isinstance(value, type) and issubclass(value, Op)]:
-    if _record.__module__ == __name__ and not _record.__name__.startswith("_"):
-        _record.__init__ = suggesting(_record.__init__, function_name(_record.__name__))  # type: ignore[method-assign]
+RECORDS: tuple[type[Op], ...] = (
+    MaxPool, MinPool, AvgPool, SumPool, SmoothMaxPool, LpPool, Pool,
+    AdaptiveMaxPool, AdaptiveMinPool, AdaptiveAvgPool, AdaptiveSumPool, AdaptiveSmoothMaxPool, AdaptiveLpPool,
+    AdaptivePool,
+    GlobalMaxPool, GlobalMinPool, GlobalAvgPool, GlobalSumPool, GlobalSmoothMaxPool, GlobalLpPool, GlobalPool,
+)  # fmt: skip
+
+for _record in RECORDS:
+    _record.__init__ = suggesting(_record.__init__, function_name(_record.__name__))  # type: ignore[method-assign]

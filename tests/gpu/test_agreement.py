@@ -7,8 +7,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from ndpool.spec import maximum
 from ndpool.torch import functional as N
-from ndpool.torch import ways
+from ndpool.torch import routing
 
 OPS = {
     "max": lambda x: N.max_pool2d(x, 3, 2, 1),
@@ -77,10 +78,10 @@ def test_values_and_derivatives_are_those_of_the_composite(
 ) -> None:
     dtype, layout = ELEMENTS[elements]
     x = quarters(*SHAPE, dtype=dtype).cuda().to(memory_format=layout)
-    assert ways.served(x, "max")
+    assert routing.served(x, maximum())
     got = through(OPS[op], x)
-    monkeypatch.setattr(ways, "served", lambda *_: False)
-    monkeypatch.setattr(ways, "DIRECT", False)
+    monkeypatch.setattr(routing, "served", lambda *_: False)
+    monkeypatch.setattr(routing, "DIRECT", False)
     want = through(OPS[op], x.double() if dtype in (torch.float16, torch.bfloat16) else x)
     assert got[0].is_contiguous(memory_format=layout) or op == "across channels"
     for a, b, what in zip(got, want, ("value", "vjp", "jvp"), strict=True):

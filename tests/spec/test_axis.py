@@ -175,6 +175,55 @@ def test_adaptive_bins_of_an_empty_input_are_empty():
 # -- span
 
 
+# -- what an axis says of itself, by formula
+
+
+@given(st.sampled_from(AXES))
+def test_the_readers_of_a_position_are_the_outputs_that_read_it(axis):
+    want = [[o for o in range(axis.outputs) if p in axis.reads(o)] for p in range(axis.size)]
+    assert [list(axis.readers(p)) for p in range(axis.size)] == want
+    covered = [sum(axis.start(o) <= p < axis.stop(o) for o in range(axis.outputs)) for p in range(axis.size)]
+    assert max(covered, default=0) <= axis.most_readers <= max(1, axis.outputs)
+
+
+@given(st.integers(1, 30), st.integers(1, 30))
+def test_no_position_of_a_bin_has_more_readers_than_said_and_one_has_as_many(n, out):
+    axis = adaptive(n, out)
+    assert axis.most_readers == max(len(axis.readers(p)) for p in range(n))
+
+
+def test_most_readers_of_windows_that_slide():
+    assert [sliding(20, k, s).most_readers for k, s in ((3, 1), (3, 2), (4, 2), (5, 2), (2, 3), (1, 1))] == [
+        3, 2, 2, 3, 1, 1,
+    ]  # fmt: skip
+    assert sliding(4, 3, 1).most_readers == 2  # no more than there are outputs
+
+
+@given(st.sampled_from(AXES))
+def test_an_axis_knows_its_own_kind(axis):
+    all_of_it = [list(range(axis.size))]
+    unclipped = [(axis.start(o), axis.stop(o)) for o in range(axis.outputs)]
+    plain = axis.margin == (0, 0)
+    assert axis.is_identity == (axis == each(axis.size))
+    if axis.is_whole:
+        assert (reads(axis), unclipped, plain) == (all_of_it, [(0, axis.size)], True)
+    elif reads(axis) == all_of_it and unclipped == [(0, axis.size)] and plain:
+        assert axis.is_identity or axis.dilation > 1
+    assert axis.is_sliding or len({stop - start for start, stop in unclipped}) > 1 or axis.outputs <= 2
+    least, most = axis.tap_bounds
+    assert least <= axis.taps <= (least if axis.is_sliding else most)
+    if axis.surely_reads:
+        assert all(reads(axis))
+
+
+@given(st.sampled_from(AXES))
+def test_the_same_axis_in_other_words(axis):
+    assert (reads(axis.simplified()), counts(axis.simplified())) == (reads(axis), counts(axis))
+    assert axis.simplified().per == 1 or not axis.is_sliding
+    inside = axis.with_margin_inside()
+    assert [len(r) for r in reads(inside)] == counts(axis) == counts(inside)
+
+
 @given(st.sampled_from(AXES), st.tuples(st.integers(0, 3), st.integers(0, 3)))
 def test_span_of_an_integer_array_is_span_of_each_int(axis, margin):
     first, length = axis.span(np.arange(axis.outputs), margin)

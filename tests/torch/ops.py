@@ -13,7 +13,7 @@ from torch import Tensor
 
 from ndpool.engines import native
 from ndpool.torch import functional as N
-from ndpool.torch import operators, ways
+from ndpool.torch import operators, routing
 
 Run = Callable[[Tensor], Tensor]
 
@@ -32,7 +32,7 @@ def use(way: str, patch: pytest.MonkeyPatch) -> None:
     """Send tensors that way, plain ones too."""
     if way == "composite":
         patch.setattr(operators, "AVAILABLE", False)
-        patch.setattr(ways, "DIRECT", False)
+        patch.setattr(routing, "DIRECT", False)
     elif not native.available():
         pytest.skip(f"the native engine is not in use: {native.reason()}")
 

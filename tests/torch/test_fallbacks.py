@@ -15,10 +15,11 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.func import grad, jvp, vjp
 
+from ndpool import remembered
 from ndpool.engines import native, triton
 from ndpool.torch import functional as N
-from ndpool.torch import operators, pooling, private, ways
-from ndpool.torch.gpu import Launched
+from ndpool.torch import operators, pooling, private, routing
+from ndpool.torch.gpu import OnGPU
 
 from .ops import QUIET
 
@@ -124,7 +125,7 @@ def test_a_trial_that_fails(fails: str, anew: None, monkeypatch: pytest.MonkeyPa
         raise NotImplementedError("could not find kernel")
 
     x, dx = values(2, 3, 6, 6), values(2, 3, 6, 6).sin()
-    monkeypatch.setattr(ways, "DIRECT", False)
+    monkeypatch.setattr(routing, "DIRECT", False)
     monkeypatch.setitem(operators.TRIALS, fails, broken)
     with one_warning(fails, "could not find kernel"):
         for _ in range(2):
@@ -188,10 +189,9 @@ def test_kernels_that_do_not_compile(
         raise triton.NotCompiledError("gather does not compile: no luck")
 
     monkeypatch.setattr(triton, "bind", bind)
-    monkeypatch.setitem(pooling.BINDS, "cpu", Launched)
-    monkeypatch.setattr(ways, "DIRECT", False)
-    pooling.read.cache_clear()
-    pooling.of.cache_clear()
+    monkeypatch.setitem(pooling.BINDS, "cpu", OnGPU)
+    monkeypatch.setattr(routing, "DIRECT", False)
+    remembered.forget()
     try:
         with one_warning("gather does not compile: no luck"):
             got = run(x), vjp(run, x)[1](run(x).sin())[0], jvp(run, (x,), (dx,))[1], hvp(run, x, dx)
@@ -199,8 +199,7 @@ def test_kernels_that_do_not_compile(
                 indices = N.max_pool2d(x, 3, 2, 1, return_indices=True)[1]
                 assert torch.equal(indices, F.max_pool2d(x, 3, 2, 1, return_indices=True)[1])
     finally:
-        pooling.read.cache_clear()
-        pooling.of.cache_clear()
+        remembered.forget()
     for a, b in zip(got, want, strict=True):
         torch.testing.assert_close(a, b)
         assert a.stride() == b.stride()

@@ -208,7 +208,7 @@ def test_saved_models_load_in_a_fresh_process(tmp_path: Path) -> None:
         """,
         tmp_path / "net.pt", tmp_path / "net.pt2",
     )  # fmt: skip
-    assert "ndpool" in said or not ndpool.torch.functional.ways.operators.AVAILABLE
+    assert "ndpool" in said or not ndpool.torch.functional.routing.operators.AVAILABLE
 
 
 WITHOUT = {
@@ -223,8 +223,8 @@ def test_without_it_everything_runs_on_torchs_operations(what: str) -> None:
         WITHOUT[what]
         + """
         import torch, torch.nn.functional as F
-        from ndpool.torch import functional as N, operators, ways
-        assert not operators.AVAILABLE and not ways.DIRECT
+        from ndpool.torch import functional as N, operators, routing
+        assert not operators.AVAILABLE and not routing.DIRECT
         x = torch.randn(2, 3, 8, 8, requires_grad=True)
         (N.max_pool2d(x, 3, 2, 1) ** 2).sum().backward()
         g, x.grad = x.grad, None

@@ -13,10 +13,12 @@ from torch import Tensor
 from torch.library import opcheck
 
 import ndpool
+from ndpool import remembered
 from ndpool.engines import native
+from ndpool.record_text import NAMED
+from ndpool.torch import cpu, operators, private
 from ndpool.torch import functional as N
-from ndpool.torch import kernels, operators, private
-from ndpool.torch.pooling import RECORDS, of, read
+from ndpool.torch.pooling import of, read
 
 from .ops import QUIET
 
@@ -104,7 +106,7 @@ def test_text_is_read_as_data() -> None:
 def test_records_are_all_there() -> None:
     own = {"Pool", "AdaptivePool", "GlobalPool"}  # laws of the user's own have no kernels
     public = {n for n in ndpool.__all__ if n.endswith("Pool")}
-    assert set(RECORDS) == public - own
+    assert set(NAMED) == public - own
 
 
 def test_a_training_step_keeps_bytes() -> None:
@@ -149,7 +151,7 @@ def test_results_are_where_the_input_is_whatever_the_default_device(side: int) -
 
 
 def test_plans_are_remembered_within_bounds() -> None:
-    for n in range(kernels.SMALL // 8, kernels.SMALL // 8 + 300):
+    for n in range(cpu.SMALL // 8, cpu.SMALL // 8 + remembered.MOST // 2 + 99):
         N.sum_pool(torch.ones(n), (2,))
-    assert len(of(ndpool.SumPool((2,)), 1).bounds) <= 256
-    assert len(N.MADE["sum_pool"]((2,)).bounds) <= 256
+    kept = len(of(ndpool.SumPool((2,)), 1).plans) + len(N.MADE["sum_pool"]((2,)).plans)
+    assert kept <= len(remembered._order) == remembered.MOST

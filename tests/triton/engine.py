@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from ndpool.engines import triton
-from ndpool.engines.linear import Linear
+from ndpool.engines.base import Linear
 from ndpool.spec import Law, Window
 
 from ..cases import BFLOAT16

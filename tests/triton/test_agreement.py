@@ -159,7 +159,6 @@ def test_blocks_change_no_bit(monkeypatch: pytest.MonkeyPatch) -> None:
     """What one program takes is no part of the meaning: sums are the same to the last bit."""
     from dataclasses import replace
 
-    from ndpool.engines import triton
     from ndpool.engines.triton import plan as plans
 
     window = TILED[True]["vectors"]
@@ -168,7 +167,6 @@ def test_blocks_change_no_bit(monkeypatch: pytest.MonkeyPatch) -> None:
     dy = rng.normal(size=window.out_shape).astype(np.float32)
     usual = Engine(window, mean(), x.dtype).linearize(x)
     for cells, vector in (((1, 1), 1), ((2, 4), 4), ((4, 8), 4)):
-        triton.bind.cache_clear()
         shape = {"cells": cells, "vector": vector, "block": 32}
         monkeypatch.setattr(plans, "tiles", lambda p, m, s=shape: replace(plans.usual_tiles(p, m), **s))
         other = Engine(window, mean(), x.dtype).linearize(x)

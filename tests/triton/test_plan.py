@@ -126,14 +126,14 @@ def test_readers_are_as_many_as_windows_overlap(kernel: int, outputs: int, reade
     stride = 1 if kernel == 3 else 2
     axis = slide((outputs - 1) * stride + kernel, kernel, stride)
     assert axis.outputs == outputs
-    assert plans._readers(axis) == readers
+    assert axis.most_readers == readers
 
 
 @pytest.mark.parametrize(("n", "outputs"), [(7, 5), (5, 7), (8, 4), (23, 7), (3, 7), (1, 4), (9, 9)])
 def test_readers_of_bins_are_no_fewer_than_read(n: int, outputs: int) -> None:
     axis = adaptive(n, outputs)
     most = max(sum(i in axis.reads(o) for o in range(outputs)) for i in range(n))
-    assert most <= plans._readers(axis) <= most + 1
+    assert most <= axis.most_readers <= most + 1
 
 
 SIDES: dict[str, tuple[Axis, ...]] = {

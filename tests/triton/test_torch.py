@@ -10,10 +10,11 @@ import pytest
 import torch
 from torch import Tensor
 
+from ndpool import remembered
 from ndpool.engines.triton import plan as plans
 from ndpool.torch import functional as N
-from ndpool.torch import pooling, private, ways
-from ndpool.torch.gpu import Launched
+from ndpool.torch import pooling, private, routing
+from ndpool.torch.gpu import OnGPU
 
 from ..torch.ops import QUIET
 
@@ -32,14 +33,12 @@ OPS = {
 @pytest.fixture(autouse=True)
 def _on_triton(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Plans are made anew, of the other engine, and forgotten afterwards."""
-    monkeypatch.setitem(pooling.BINDS, "cpu", Launched)
-    monkeypatch.setattr(ways, "DIRECT", False)
-    monkeypatch.setattr(ways, "CPU", ("cpu",))
-    pooling.read.cache_clear()
-    pooling.of.cache_clear()
+    monkeypatch.setitem(pooling.BINDS, "cpu", OnGPU)
+    monkeypatch.setattr(routing, "DIRECT", False)
+    monkeypatch.setattr(routing, "CPU", ("cpu",))
+    remembered.forget()
     yield
-    pooling.read.cache_clear()
-    pooling.of.cache_clear()
+    remembered.forget()
 
 
 def values(*shape: int) -> Tensor:
@@ -54,7 +53,7 @@ def test_values_derivatives_and_layout(op: str, layout: torch.memory_format, mon
     f = OPS[op]
     y, (dx,) = torch.func.vjp(f, x)[0], torch.func.vjp(f, x)[1](values(*f(x).shape))
     dy = torch.func.jvp(f, (x,), (values(*x.shape).sin(),))[1]
-    monkeypatch.setattr(ways, "served", lambda *_: False)
+    monkeypatch.setattr(routing, "served", lambda *_: False)
     torch.testing.assert_close(y, f(x))
     torch.testing.assert_close(dx, torch.func.vjp(f, x)[1](values(*y.shape))[0])
     torch.testing.assert_close(dy, torch.func.jvp(f, (x,), (values(*x.shape).sin(),))[1])
@@ -106,8 +105,7 @@ def test_kernels_that_do_not_compile_beside_those_that_do(
     """One launch fails, the others are Triton's: what won is told in the same way by both."""
     x, f = values(2, 3, 7, 6), OPS[op]
     want = f(x), torch.func.vjp(f, x)[1](values(*f(x).shape))[0], torch.func.jvp(f, (x,), (x.sin(),))[1]
-    pooling.read.cache_clear()
-    pooling.of.cache_clear()
+    remembered.forget()
     monkeypatch.setattr(private, "PROBLEMS", [])
     module = "gather" if hasattr(plans.gather, kernel) else "scatter"
     broken = SimpleNamespace(**{**vars(getattr(plans, module)), kernel: Broken()})

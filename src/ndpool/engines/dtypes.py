@@ -1,23 +1,13 @@
-"""What an element type means to a law: its kind, which laws take it, and the type that sums are kept in."""
+"""What an element type means to a law: its kind, whether the law takes it, and the type that sums are kept in."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
 from ..errors import PoolTypeError
-
-# law -> kinds of elements it is defined on; a law of the user's own takes all
-KINDS = {
-    "max": ("bool", "integer", "real"),
-    "min": ("bool", "integer", "real"),
-    "sum": ("integer", "real", "complex"),
-    "mean": ("integer", "real", "complex"),
-    "smooth_max": ("real",),
-    "lp": ("real",),
-}
-
 
 # element type -> its kind. Others (int4, float8_e5m2, ...) are refused by name: no engine is tested with them
 NAMES = {
@@ -41,10 +31,9 @@ def kind(dtype: Any) -> str:
     return NAMES.get(name(dtype), name(dtype))
 
 
-def check(law: str, dtype: Any, of: str = "x") -> None:
-    """Raise unless `law` is defined on arrays of `dtype`; errors call the array `of`."""
+def check(kinds: Sequence[str], law: str, dtype: Any, of: str = "x") -> None:
+    """Raise unless `dtype` is one of the `kinds` that a law takes; errors call the law `law` and the array `of`."""
     got = kind(dtype)
-    kinds = KINDS.get(law, ("bool", "integer", "real", "complex"))
     if got not in kinds:
         stem = re.match("[a-z]*", got)[0]  # type: ignore[index]
         if stem in NEAREST and got not in NAMES.values():

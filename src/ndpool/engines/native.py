@@ -1,7 +1,7 @@
 """The native engine: the C++ kernels of the extension `ndpool._native`, for NumPy arrays on the CPU.
 
 A plan holds every decision (which axes lie where in memory, what each output reads, the law, the dtype); it is made
-once and kept. A run takes arrays of any strides. Reading order: `Plan` (runs), `Layout` (where axes lie), `_formula`.
+once and kept. A run takes arrays of any strides. Reading order: `Plan` (runs), `_formula`.
 
 What may not live here: arithmetic on elements, and geometry beyond asking `Axis.span`. The extension is built when the
 package is installed, if a compiler is there; `available` and `reason` say if it is.
@@ -12,8 +12,8 @@ from __future__ import annotations
 import importlib
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import cache, cached_property, lru_cache
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -23,21 +23,50 @@ from ..errors import PoolError
 from ..settings import Held as _Settings
 from ..settings import set_threads as set_threads
 from ..settings import threads as threads
-from ..spec import Axis, Law, Window, adaptive, maximum, minimum
-from . import portable
+from ..spec import Axis, Law, Window, adaptive, whole
+from . import base
+from .base import Linear
 from .dtypes import kind, name
 from .dual import DualArray
-from .linear import Linear
+from .layout import Layout
 
 Array = np.ndarray[Any, Any]
 
-LAWS = {"max": 0, "min": 0, "sum": 1, "mean": 1, "smooth_max": 2, "lp": 3}
-TIES = {"first": 0, "last": 1, "all": 2, "split": 3}
+NAME = "native"
 FORWARD, WINNERS, JVP, VJP, JVP_BY_WINNER, VJP_BY_WINNER, POSITIONS = range(7)
 NAMES = ("float32", "float64", "float16", "bfloat16", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32")
 TYPES = {dtype: i for i, dtype in enumerate((*NAMES, "uint64"))} | {"bool": NAMES.index("uint8")}
 MOST_AXES = 30
+MOST_RELATIVES = 32  # plans that one keeps for other arrays: tangents of another dtype or layout
 LARGE = 1 << 19  # bytes of a result from which on its memory is worth keeping
+
+
+@dataclass(frozen=True)
+class KernelLaw:
+    """A law as `kernels.h` has it: min is max, and beta < 0 is beta > 0, of the flipped input."""
+
+    code: int
+    ties: int = 0
+    ignore_nan: bool = False
+    flip: bool = False
+    mean: bool = False
+    parameter: float = 0.0
+    divisor: int = 1  # 0: what each output counts
+
+
+def _extreme(flip: bool) -> Callable[[str, str], KernelLaw]:
+    ties = {"first": 0, "last": 1, "all": 2, "split": 3}
+    return lambda among, nan: KernelLaw(0, ties[among], nan == "ignore", flip)
+
+
+LAWS: dict[str, Callable[..., KernelLaw]] = {
+    "max": _extreme(flip=False),
+    "min": _extreme(flip=True),
+    "sum": lambda: KernelLaw(1),
+    "mean": lambda divisor: KernelLaw(1, mean=True, divisor=divisor or 0),
+    "smooth_max": lambda beta: KernelLaw(2, flip=beta < 0, parameter=abs(float(beta))),
+    "lp": lambda p: KernelLaw(3, parameter=float(p)),
+}
 
 
 # -- is it there -------------------------------------------------------------------------------------------------------
@@ -119,12 +148,17 @@ def supports(window: Window, law: Law, x: Any) -> bool:
     return type(x) is np.ndarray and serves(window, law, x.dtype)
 
 
+def takes(law: Law, dtype: Any) -> bool:
+    """Whether the kernels run that law on such elements."""
+    return law.name in LAWS and name(dtype) in TYPES and kind(dtype) in law.kinds
+
+
 def serves(window: Window, law: Law, dtype: Any) -> bool:
-    """The same of any memory with elements of that dtype, whichever library's."""
+    """Whether they run it over that window on any memory of such elements, whichever library's."""
     return (
-        name(dtype) in TYPES
-        and portable.supports(window, law)
-        and not (law.name == "mean" and (law.params[0] or 0) >> 31 and kind(dtype) == "integer")
+        takes(law, dtype)
+        and not (law.winners and any(any(axis.margin) for axis in window.axes))  # ties with zeros that count
+        and not (kind(dtype) == "integer" and LAWS[law.name](*law.params).divisor >> 31)
         and 0 not in window.shape
         and 0 not in window.out_shape
         and len(window.axes) <= MOST_AXES
@@ -151,10 +185,10 @@ def winners(window: Window, law: Law, x: Array, axes: tuple[int, ...]) -> tuple[
 
 def bind(window: Window, law: Law, x: Array) -> Plan:
     """The plan for arrays that lie as x does."""
-    return plan(window, law, x.dtype, x.strides)
+    return Plan(window, law, x.dtype, x.strides)
 
 
-class Plan:
+class Plan(base.Plan):
     """A window, a law, a dtype and a layout, with every decision made; runs on any array that lies like that."""
 
     def __init__(self, window: Window, law: Law, dtype: np.dtype[Any], strides: tuple[int, ...], axes: Any = ()):
@@ -170,35 +204,44 @@ class Plan:
         for at, g in enumerate(rows):
             tap_steps[g] = math.prod(taps[h] for h in rows[at + 1 :])
         self.residual = np.min_scalar_type(max(math.prod(taps) - 1, 0))
-        ties, ignore, parameter, flip, divisor = 0, False, 0.0, law.name == "min", 1
-        if law.name in ("max", "min"):
-            ties, ignore = TIES[law.params[0]], law.params[1] == "ignore"
-        elif law.name == "mean":
-            divisor = law.params[0] or 0
-        elif law.params:
-            parameter, flip = abs(float(law.params[0])), law.params[0] < 0
+        to = LAWS[law.name](*law.params)
         self.type = TYPES[name(dtype)]
         self.handle = self.native.plan(
-            LAWS[law.name], ties, ignore, flip, law.name == "mean", self.type, parameter, divisor,
+            to.code, to.ties, to.ignore_nan, to.flip, to.mean, self.type, to.parameter, to.divisor,
             math.prod(window.axes[i].size for i in layout.lanes), layout.walked,
             [window.axes[i].size for i in layout.lead], list(reversed(rows)), tap_steps,
             [steps.get(group[-1], 0) for group in layout.pooled_groups],
             [_formula(axis) for axis in folded],
         )  # fmt: skip
 
+        # where equals share the derivative, the kernels have it of real numbers only
+        self.differentiates = not (law.winners and law.first) or kind(dtype) == "real"
+        self._relatives: dict[Any, Plan] = {}
+
     @cached_property
-    def has_value_and_jvp(self) -> bool:
-        """Whether values and tangents come in one pass: of real numbers, and where a max meets its taps in order."""
-        chooses = self.law.name in ("max", "min")
-        return kind(self.dtype) == "real" and self.dtype.isnative and (not chooses or self.native.in_order(self.handle))
+    def one_pass(self) -> bool:  # type: ignore[override]
+        """Of real numbers, and where a max meets its taps in order."""
+        plain = kind(self.dtype) == "real" and self.dtype.isnative
+        return plain and (not self.law.winners or bool(self.native.in_order(self.handle)))
 
     def value_and_jvp(self, x: Array, dx: Array) -> tuple[Array, Array]:
-        """The values at x, and their tangents for the tangent dx of x."""
-        if self.law.name in ("sum", "mean"):
-            return self.forward(x), forward(self.window, self.law, dx)
+        if self.law.linear:
+            return self.forward(x), self._relative(dx.dtype, dx.strides).forward(dx)
         y, dy = _empty(self.out_shape, x.dtype), _empty(self.out_shape, dx.dtype)
         self._run(JVP, dx, self.layout.laid(x), self.layout.laid(dx), dy, y)
         return self._shown(y), self._shown(dy)
+
+    def _relative(
+        self, dtype: np.dtype[Any], strides: tuple[int, ...], law: Law | None = None, axes: tuple[int, ...] = ()
+    ) -> Plan:
+        """The plan of the same window for other arrays: tangents, or those whose positions within `axes` are wanted."""
+        key = dtype, strides, law is None, axes
+        found = self._relatives.get(key)
+        if found is None:
+            if len(self._relatives) >= MOST_RELATIVES:
+                self._relatives.clear()
+            found = self._relatives[key] = Plan(self.window, law or self.law, dtype, strides, axes)
+        return found
 
     def forward(self, x: Array) -> Array:
         x = self.layout.laid(x) if self.layout.copies else x
@@ -206,10 +249,7 @@ class Plan:
         return y if self.back is None else y.transpose(self.back)
 
     def winners(self, x: Array, axes: tuple[int, ...]) -> tuple[Array, Array]:
-        law = self.law
-        if law.params[0] in ("all", "split"):  # where it was taken from is the first of them
-            law = (maximum if law.name == "max" else minimum)("first", law.params[1])
-        numbering = plan(self.window, law, self.dtype, x.strides, axes)
+        numbering = self._relative(self.dtype, x.strides, self.law.first or self.law, axes)
         y, residual = numbering._winners(x)
         return numbering._shown(y), numbering.positions(residual)
 
@@ -224,23 +264,22 @@ class Plan:
         return places
 
     def linearize(self, x: Array) -> Linear:
-        """A max keeps which tap won, a byte an output for up to 256 taps; a sum keeps nothing; other laws keep x."""
-        if self.law.name in ("sum", "mean"):
+        """A max keeps which tap won, a byte per output for up to 256 taps; a sum keeps nothing; other laws keep x."""
+        if not self.differentiates:
+            raise PoolError(f"the kernels share no derivative among equals of {name(self.dtype)}; ask the next engine")
+        if self.law.linear:
             return Linear(
                 self.forward(x),
-                _Moving(lambda dx: forward(self.window, self.law, dx)),
+                _Moving(lambda dx: self._relative(dx.dtype, dx.strides).forward(dx)),
                 _Moving(lambda dy: self._like_x(dy)._back(VJP, None, dy)),
             )
-        if self.law.name in ("max", "min"):
-            if self.law.params[0] in ("first", "last"):
-                y, residual = self._winners(x)
-                return Linear(
-                    self._shown(y),
-                    _Moving(lambda dx: self._ahead(JVP_BY_WINNER, residual, dx)),
-                    _Moving(lambda dy: self._back(VJP_BY_WINNER, residual, dy)),
-                )
-            if kind(x.dtype) != "real":
-                return portable.linearize(np, self.window, self.law, x)
+        if self.law.one_winner:
+            y, residual = self._winners(x)
+            return Linear(
+                self._shown(y),
+                _Moving(lambda dx: self._ahead(JVP_BY_WINNER, residual, dx)),
+                _Moving(lambda dy: self._back(VJP_BY_WINNER, residual, dy)),
+            )
         native = x.dtype.newbyteorder("=")
         y, seen = self.forward(x), np.array(self.layout.laid(x), native, order="K")  # x may change before it is needed
         return Linear(y, _Moving(lambda dx: self._ahead(JVP, seen, dx)), _Moving(lambda dy: self._back(VJP, seen, dy)))
@@ -261,7 +300,7 @@ class Plan:
         step = dy.itemsize
         for i in reversed(self.layout.order):
             strides[i], step = step, step * self.window.axes[i].size
-        return plan(self.window, self.law, dy.dtype, tuple(strides))
+        return self._relative(dy.dtype, tuple(strides))
 
     def _run(self, mode: int, moved: Array, x: Any, a: Any, y: Array, b: Any = None) -> Array:
         """`moved` has the dtype of tangents; x and a as `kernels.h` has them; y and b are dense results. Gives y."""
@@ -287,9 +326,6 @@ class Plan:
     def _shown(self, a: Array) -> Array:
         """A dense result in the caller's order of axes."""
         return a if self.back is None else a.transpose(self.back)
-
-
-plan = lru_cache(maxsize=1024)(Plan)
 
 
 class _Moving:
@@ -353,97 +389,20 @@ def unpool_into(x: Array, values: Array, places: Array, duplicates: str) -> int:
     return int(_load()[0].unpool(_buffer(values), places, _buffer(x), code, meet, *sizes, threads()))
 
 
-# -- where axes lie ----------------------------------------------------------------------------------------------------
-
-
-class Layout:
-    """The axes in the order of memory: lead (a tile for each index), pooled, lanes.
-
-    Lanes lie inside all pooled axes: elements side by side that no window joins. Neighbouring axes that can be walked
-    as one are one: lanes, and pooled axes that are pooled whole. Which of the latter are one is the window's to say, so
-    that every layout gives the same bits; an array in which they cannot be walked as one is copied. `steps` are those
-    of positions, if positions are wanted.
-    """
-
-    def __init__(self, window: Window, strides: tuple[int, ...], steps: dict[int, int]):
-        sizes = window.shape
-        pooled = [i for i, axis in enumerate(window.axes) if not axis.is_identity]
-        groups: list[list[int]] = []
-        for before, i in zip([-1, *pooled], pooled, strict=False):
-            both = before >= 0 and _is_whole(window.axes[before]) and _is_whole(window.axes[i])
-            both = both and (not steps or steps.get(before) == steps.get(i, 0) * sizes[i])  # positions must be one, too
-            groups = [*groups[:-1], [*groups[-1], i]] if both else [*groups, [i]]
-        self.merged = [g for g in groups if len(g) > 1]
-        self.copies = not all(_walks_as_one(g, sizes, strides) for g in self.merged)
-        if self.copies:  # the copy's: in the caller's order, but with the pooled axes last
-            order = [*(i for i in range(len(sizes)) if i not in pooled), *pooled]
-            strides = tuple(math.prod(sizes[j] for j in order[order.index(i) + 1 :]) for i in range(len(sizes)))
-        # axes of one element, or of the same one again and again, may lie anywhere: outermost
-        by_stride = sorted(range(len(sizes)), key=lambda i: (-abs(strides[i]) * (sizes[i] > 1) or -math.inf, i))
-        self.pooled = [i for i in by_stride if i in pooled]
-        for group in self.merged:
-            at = min(self.pooled.index(i) for i in group)
-            self.pooled = [i for i in self.pooled if i not in group]
-            self.pooled[at:at] = group
-        inside = max((by_stride.index(i) for i in pooled if sizes[i] > 1), default=len(sizes))
-        lanes = [i for i in by_stride[inside + 1 :] if sizes[i] > 1 and i not in self.pooled]
-        while len(lanes) > 1 and not _walks_as_one(lanes, sizes, strides):
-            lanes = lanes[1:]
-        self.lanes = lanes
-        self.lead = [i for i in by_stride if i not in self.lanes and i not in self.pooled]
-        self.order = [*self.lead, *self.pooled, *self.lanes]
-        back = sorted(range(len(sizes)), key=self.order.__getitem__)
-        self.back = None if back == list(range(len(sizes))) else back
-        self.in_shape, self.out_shape = (tuple(s[i] for i in self.order) for s in (sizes, window.out_shape))
-        first = {g[0]: g for g in self.merged}
-        rest = {i for g in self.merged for i in g[1:]}
-        self.pooled_groups = [first.get(i, [i]) for i in self.pooled if i not in rest]
-        self.one = [*self.merged, *([self.lanes] if len(self.lanes) > 1 else [])]
-        self.walked = [*self.lead, *(_walker(g, sizes) for g in self.pooled_groups), *self.lanes[-1:]]
-
-    def laid(self, a: Array) -> Array:
-        """An array that can be walked as this layout is: itself, or a copy where its axes lie otherwise."""
-        if not self.one or all(_walks_as_one(g, a.shape, a.strides) for g in self.one):
-            return a
-        dense = np.ascontiguousarray(a.transpose(self.order))
-        return dense if self.back is None else dense.transpose(self.back)
-
-
-def _walker(group: list[int], sizes: tuple[int, ...]) -> int:
-    """The axis whose stride is that of a group walked as one."""
-    return next((i for i in reversed(group) if sizes[i] > 1), group[-1])
-
-
-def _walks_as_one(group: list[int], sizes: tuple[int, ...], strides: tuple[int, ...]) -> bool:
-    kept = [i for i in group if sizes[i] > 1]
-    return all(strides[i] == strides[j] * sizes[j] for i, j in pairwise(kept))
-
-
 # -- what axes read ----------------------------------------------------------------------------------------------------
-
-
-def _is_whole(axis: Axis) -> bool:
-    return (
-        not axis.is_identity
-        and axis.outputs == 1
-        and axis.span(0) == (0, axis.size)
-        and axis.dilation == 1
-        and axis.margin == (0, 0)
-        and (axis.per > 1 or axis.extent == axis.size)
-    )
 
 
 def _merged(axes: list[Axis]) -> Axis:
     """Axes that are pooled whole, as one."""
-    n = math.prod(axis.size for axis in axes)
-    return axes[0] if len(axes) == 1 else Axis(n, 1, stride=n, extent=n)
+    return axes[0] if len(axes) == 1 else whole(math.prod(axis.size for axis in axes))
 
 
 def _formula(axis: Axis) -> tuple[int, ...] | None:
     """What the extension asks of an axis: size, outputs, stride, taps, dilation, start, and the positions that count
     before and after the input; size and outputs alone for bins. None if it is neither of the two."""
-    if axis.stride % axis.per == 0 and axis.extent % axis.per == 0:
-        return axis.size, axis.outputs, axis.stride // axis.per, axis.taps, axis.dilation, -axis.lo, *axis.margin
+    if axis.is_sliding:
+        one = axis.simplified()
+        return one.size, one.outputs, one.stride, one.taps, one.dilation, -one.lo, *one.margin
     return (axis.size, axis.outputs) if axis == adaptive(axis.size, axis.outputs) else None
 
 

@@ -18,7 +18,7 @@ What may not live here: a law, a dtype, an array library.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from math import gcd
 from typing import Any, NamedTuple
@@ -177,17 +177,16 @@ def forget() -> None:
 
 
 def _plan(axis: Axis) -> AxisPlan:
-    if axis.per > 1 and axis.stride % axis.per == axis.extent % axis.per == 0:  # bins of one length
-        axis = replace(axis, stride=axis.stride // axis.per, extent=axis.extent // axis.per, per=1)
+    axis = axis.simplified()
     # taps further apart than the input is long may step over it, so that what is there makes no run
-    meets = axis.size >= axis.dilation and axis.lo < (axis.outputs - 1) * axis.stride + axis.extent
+    meets = axis.size >= axis.dilation and axis.stop(axis.outputs - 1) > 0
     return _regular(axis) if axis.per == 1 and meets else _irregular(axis)
 
 
 def _regular(axis: Axis) -> AxisPlan:
     """All windows whole, by padding or cutting the input: slices and runs, however long the axis."""
     d, s, outputs = axis.dilation, axis.stride, axis.outputs
-    taps, size = -(-axis.extent // d), (outputs - 1) * s + axis.extent
+    taps, size = axis.taps, axis.lo + axis.stop(outputs - 1)
     s = s if outputs > 1 else size  # one output is not s away from anything
     levels = _levels(taps, axis.stride, 1)
     sizes = [size - d * ((1 << j) - 1) for j in range(max(levels, default=0) + 1)]
@@ -248,9 +247,9 @@ def _irregular(axis: Axis) -> AxisPlan:
     """Windows of different lengths, or that may step over the input: index vectors."""
     o, d = np.arange(axis.outputs), axis.dilation
     if axis.per == 1:
-        starts = o * axis.stride
-        lengths = np.full(axis.outputs, -(-axis.extent // d))
-        before, after = axis.lo, max(0, int(axis.outputs - 1) * axis.stride + axis.extent - axis.lo - axis.size)
+        starts = axis.lo + axis.start(o)
+        lengths = np.full(axis.outputs, axis.taps)
+        before, after = axis.lo, max(0, axis.stop(axis.outputs - 1) - axis.size)
     else:
         starts, lengths = axis.span(o)
         before, after = 0, 0

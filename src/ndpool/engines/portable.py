@@ -1,6 +1,6 @@
 """Pooling in array operations of the array's own namespace and no more: NumPy now, and the fallback everywhere else.
 
-Reading order: `forward`, `linearize` and `winners` (what ops call), `_Fold` (pad, lift, one pass per axis, finish), the
+Reading order: `Portable` (what ops call), `_Fold` (pad, lift, one pass per axis, finish), the
 laws: `Extreme`, `Sum`, `IntegerSum`, `SmoothMax`, `Lp`. A law here is the spec's, on whole arrays:
 
     lift(x)       -> state, slope        state: a tuple of arrays; slope: d state / dx, or None for 1
@@ -19,18 +19,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass
 from functools import partial, reduce
 from typing import Any
 
 import numpy as np
 
 from ..errors import PoolError
-from ..spec import Axis, Law, Window
+from ..spec import Law, Window
 from .along import Array, along, device, on, pad
+from .base import Linear, Plan, namespace
 from .dtypes import kind, name, wide
 from .dual import DualArray, DualNamespace, point
-from .linear import Linear
 from .meeting import Merged, State, weighted
 from .passes import Pass, plan
 
@@ -38,30 +38,80 @@ MASK32 = (1 << 32) - 1
 Count = Callable[[], Any]  # what each output counts, asked for only by those who divide by it
 
 
-def forward(xp: Any, window: Window, law: Law, x: Array) -> Array:
-    """The values of all outputs, in x's dtype."""
-    return _Fold(xp, window, law, x, keep=False).y
+# -- the engine ------------------------------------------------------------------------------------------------------
+
+NAME = "portable"
 
 
-def linearize(xp: Any, window: Window, law: Law, x: Array) -> Linear:
-    """The values, and jvp and vjp that need no further look at x."""
-    fold = _Fold(xp, window, law, x, keep=True)
-    y, fold.y = fold.y, None  # the maps keep residuals only
-    return Linear(y, fold.jvp, fold.vjp)
-
-
-def winners(xp: Any, window: Window, law: Law, x: Array, axes: tuple[int, ...]) -> tuple[Array, Array]:
-    """The values and where each was taken from: flat row-major positions within `axes`; -1 where nothing is read."""
-    sizes = [window.axes[a].size for a in axes]
-    places = [along(np.arange(n), a, len(window.axes)) for a, n in zip(axes, sizes, strict=True)]
-    flat = sum((p * math.prod(sizes[i + 1 :]) for i, p in enumerate(places)), np.zeros((1,) * len(window.axes), int))
-    fold = _Fold(xp, window, law, x, keep=False, place=on(xp, device(x), flat))
-    return fold.y, fold.place
-
-
-def supports(window: Window, law: Law) -> bool:
+def supports(window: Window, law: Law, x: Any) -> bool:
     """Whether there is an array form of `law`; ties with zeros that count, which come last, are left to the spec."""
-    return law.name in LAWS and not (law.name in ("max", "min") and any(any(axis.margin) for axis in window.axes))
+    return (
+        law.name in LAWS
+        and namespace(x) is not None
+        and kind(x.dtype) in law.kinds
+        and not (law.winners and any(any(axis.margin) for axis in window.axes))
+    )
+
+
+def bind(window: Window, law: Law, x: Array) -> Portable:
+    return Portable(namespace(x), window, law)
+
+
+def forward(window: Window, law: Law, x: Array) -> Array:
+    """The values of all outputs, in x's dtype."""
+    return bind(window, law, x).forward(x)
+
+
+def linearize(window: Window, law: Law, x: Array) -> Linear:
+    """The values, and jvp and vjp that need no further look at x."""
+    return bind(window, law, x).linearize(x)
+
+
+def winners(window: Window, law: Law, x: Array, axes: tuple[int, ...]) -> tuple[Array, Array]:
+    """The values and where each was taken from: flat row-major positions within `axes`; -1 where nothing is read."""
+    return bind(window, law, x).winners(x, axes)
+
+
+@dataclass(frozen=True)
+class Portable(Plan):
+    """A window and a law, for arrays of one library."""
+
+    xp: Any
+    window: Window
+    law: Law
+
+    def forward(self, x: Array) -> Array:
+        return self._fold(x, keep=False).y
+
+    def linearize(self, x: Array) -> Linear:
+        fold = self._fold(x, keep=True)
+        y, fold.y = fold.y, None  # the maps keep residuals only
+        return Linear(y, quiet(fold.jvp), quiet(fold.vjp))
+
+    def winners(self, x: Array, axes: tuple[int, ...]) -> tuple[Array, Array]:
+        window = self.window
+        sizes = [window.axes[a].size for a in axes]
+        places = [along(np.arange(n), a, len(window.axes)) for a, n in zip(axes, sizes, strict=True)]
+        origin = np.zeros((1,) * len(window.axes), int)
+        flat = sum((p * math.prod(sizes[i + 1 :]) for i, p in enumerate(places)), origin)
+        fold = self._fold(x, keep=False, place=on(self.xp, device(x), flat))
+        return fold.y, fold.place
+
+    def _fold(self, x: Array, **options: Any) -> Any:
+        return quiet(_Fold)(self.xp, self.window, self.law, x, **options)
+
+
+def quiet(run: Callable[..., Any]) -> Callable[..., Any]:
+    """NumPy warns about inf - inf and the like inside formulas that handle them; other libraries do not."""
+
+    def call(*args: Any, **options: Any) -> Any:
+        with np.errstate(all="ignore"):
+            return run(*args, **options)
+
+    return call
+
+
+# -- one run -----------------------------------------------------------------------------------------------------------
 
 
 class _Fold:
@@ -72,8 +122,10 @@ class _Fold:
         self.law = LAWS[law.name](xp, x.dtype, *law.params)
         self.pooled = [i for i, axis in enumerate(window.axes) if not axis.is_identity]
         # zeros that count are put into x, and are read like any tap, unless they change nothing
-        self.margins = [(0, 0) if self.law.neutral_zero else window.axes[i].margin for i in self.pooled]
-        axes = [_widened(window.axes[i], m) for i, m in zip(self.pooled, self.margins, strict=True)]
+        axes = [window.axes[i] for i in self.pooled]
+        self.margins = [(0, 0) if self.law.neutral_zero else axis.margin for axis in axes]
+        if not self.law.neutral_zero:
+            axes = [axis.with_margin_inside() for axis in axes]
         self.plans = [plan(axis) for axis in axes]
         state, self.slope = self.law.lift(self._pad(x))
         if place is not None:
@@ -141,11 +193,6 @@ class _Fold:
         if all(mask.all() for mask in masks):
             return a
         return self.xp.where(self._outer(np.logical_and, masks), a, self.xp.full_like(a, otherwise))
-
-
-def _widened(axis: Axis, margin: tuple[int, int]) -> Axis:
-    """The same axis over an input that has its margin inside."""
-    return replace(axis, size=axis.size + sum(margin), lo=axis.lo - margin[0], margin=(0, 0)) if any(margin) else axis
 
 
 class Extreme:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any
 
@@ -13,8 +13,8 @@ import numpy as np
 from .. import spec
 from ..errors import PoolError, PoolTypeError
 from ..spec import Law, Window
-from .dtypes import KINDS, kind
-from .linear import Linear
+from .base import Linear, Plan, namespace
+from .dtypes import kind
 
 
 def flatten(x: Any, name: str = "x") -> tuple[list[Any], tuple[int, ...]]:
@@ -51,6 +51,41 @@ def cut(x: Any, parts: Sequence[slice]) -> Any:
     return [cut(row, parts[1:]) for row in x[parts[0]]] if parts else x
 
 
+# -- the engine ------------------------------------------------------------------------------------------------------
+
+NAME = "reference"
+
+
+def supports(window: Window, law: Law, x: Any) -> bool:
+    """Everything that the law is defined on: nested lists of any scalar, and NumPy arrays."""
+    xp = namespace(x)
+    return xp is None or (xp is np and kind(x.dtype) in law.kinds)
+
+
+def bind(window: Window, law: Law, x: Any) -> Reference:
+    return Reference(window, law)
+
+
+@dataclass(frozen=True)
+class Reference(Plan):
+    """The functions below, for one window and law."""
+
+    window: Window
+    law: Law
+
+    def forward(self, x: Any) -> Any:
+        return forward(self.window, self.law, x)
+
+    def linearize(self, x: Any) -> Linear:
+        return linearize(self.window, self.law, x)
+
+    def winners(self, x: Any, axes: tuple[int, ...]) -> tuple[Any, Any]:
+        return winners(self.window, self.law, x, axes)
+
+    def reshape(self, a: Any, shape: tuple[int, ...]) -> Any:
+        return nest(flatten(a)[0], shape) if namespace(a) is None else np.reshape(a, shape)
+
+
 def forward(window: Window, law: Law, x: Any) -> Any:
     """The values of all outputs: nested lists for nested lists, an array of x's dtype for an array."""
     return linearize(window, law, x).y
@@ -58,7 +93,7 @@ def forward(window: Window, law: Law, x: Any) -> Any:
 
 def linearize(window: Window, law: Law, x: Any) -> Linear:
     """The values, and jvp and vjp at x."""
-    law = law if law.name in KINDS else _theirs(law)
+    law = law if law.built_in else _theirs(law)
     flat, _ = scalars(x)
     y, residuals = spec.forward(window, law, flat)
     return Linear(
@@ -103,7 +138,8 @@ def _theirs(law: Law) -> Law:
 def winners(window: Window, law: Law, x: Any, axes: tuple[int, ...]) -> tuple[Any, Any]:
     """The values and where each was taken from: flat row-major positions within `axes`; -1 where nothing is read."""
     y, residuals = spec.forward(window, law, scalars(x)[0])
-    places = [_within(r[0][0], window.shape, axes) if r else -1 for r in residuals]
+    taps = [r[0][0] if r else None for r in residuals]  # None: nothing is read, or a zero that counts has won
+    places = [-1 if tap is None else _within(tap, window.shape, axes) for tap in taps]
     like = np.zeros(0, int) if isinstance(x, np.ndarray) else x
     return restore(y, window.out_shape, x), restore(places, window.out_shape, like)
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from .. import spec
 from ..errors import PoolError, PoolTypeError
+from ..spec.law import KINDS
 from . import native
 from .dtypes import check, kind, name, wide
 from .portable import MASK32
@@ -41,7 +42,7 @@ def nested(y: Any, indices: Any, out: tuple[int, ...], axes: tuple[int, ...], du
 def arrays(y: Any, indices: Any, out: tuple[int, ...], axes: tuple[int, ...], duplicates: str) -> Any:
     """The same on arrays: one row per index of the other axes, by the native engine's kernel or by sorting."""
     xp = y.__array_namespace__()
-    check("max_unpool", y.dtype, "y")
+    check(KINDS, "max_unpool", y.dtype, "y")
     if kind(indices.dtype) != "integer":
         raise PoolTypeError(f"indices has dtype {name(indices.dtype)}; give the integers of return_indices=True")
     order = [a for a in range(len(out)) if a not in axes] + list(axes)

@@ -16,7 +16,7 @@ from typing import Any
 
 from ..arguments import Size, entries, integer, numbered, sides, sizes
 from ..engines.along import Select, cut, pad
-from ..engines.linear import Linear
+from ..engines.base import Linear
 from ..errors import PoolError
 from ..spec import Axis, sliding
 from .glue import Glue, total, transposed
@@ -35,7 +35,7 @@ class _Taps:
 
 @lru_cache(maxsize=256)
 def _taps(axis: Axis, kernel: int) -> _Taps:
-    size = max(axis.lo + axis.size, (axis.outputs - 1) * axis.stride + axis.extent)
+    size = axis.lo + max(axis.size, axis.stop(axis.outputs - 1))
     span = (axis.outputs - 1) * axis.stride + 1
     starts = range(0, kernel * axis.dilation, axis.dilation)
     selects = (Select(slice(t, t + span, axis.stride), size) for t in starts)
@@ -100,7 +100,7 @@ class Conv(Glue):
             for choice in product(*(tap.selects for tap in taps)):
                 part = t
                 for i, select in enumerate(choice):
-                    part = select.push(xp, part, first + i)
+                    part = select.take(xp, part, first + i)
                 picked.append(xp.reshape(part, (*lead, groups, w.shape[1], 1, places)))
             return xp.reshape(xp.concat(picked, axis=len(lead) + 2), (*lead, groups, rows, places))
 
@@ -111,7 +111,7 @@ class Conv(Glue):
             for j, choice in enumerate(product(*(tap.selects for tap in taps))):
                 part = xp.reshape(cut(g, len(lead) + 2, slice(j, j + 1)), (*x.shape[:first], *out[first:]))
                 for i, select in reversed(list(enumerate(choice))):
-                    part = select.pull(xp, part, first + i)
+                    part = select.give_back(xp, part, first + i)
                 summed = part if summed is None else summed + part
             for i, tap in enumerate(taps):
                 summed = cut(summed, first + i, slice(tap.before, summed.shape[first + i] - tap.after))

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from ..engines.linear import Linear
+from ..engines.base import Linear
 from ..spec import scalar
 from ..spec.scalar import Interval
 from .glue import Glue

@@ -18,8 +18,8 @@ import numpy as np
 from ..arguments import LIMIT, axes_tuple, flag, integer
 from ..engines import dtypes
 from ..engines.along import cut
+from ..engines.base import Linear
 from ..engines.dual import point
-from ..engines.linear import Linear
 from ..ops import GlobalSmoothMaxPool
 from ..spec.scalar import primal
 from .node import GraphError, Shape, enter, exact, leave, library, zeros_like

@@ -20,8 +20,8 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 
 from ..engines import namespace
+from ..engines.base import Linear
 from ..engines.dual import DualArray
-from ..engines.linear import Linear
 from ..engines.reference import flatten
 from ..errors import PoolError
 from ..spec.scalar import primal

@@ -6,9 +6,9 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from .. import ops
 from ..api import rank_in
-from ..op import Op, function_name
+from ..op import function_name
+from ..ops import RECORDS
 from .conv import Conv
 from .elementwise import TABLE, Elementwise
 from .glue import (
@@ -34,11 +34,7 @@ GLUE = (
 OPS: dict[str, Callable[..., Any]] = {
     **{op.name: op for op in GLUE},
     **{name: partial(Elementwise, name) for name in TABLE},
-    **{
-        function_name(record.__name__): record
-        for record in vars(ops).values()
-        if isinstance(record, type) and issubclass(record, Op) and record.__name__.endswith("Pool")
-    },
+    **{function_name(record.__name__): record for record in RECORDS},
 }
 
 

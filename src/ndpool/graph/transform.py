@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..arguments import integer
-from ..engines.linear import Linear
+from ..engines.base import Linear
 from .build import Graph, Var
 from .node import (
     GraphError,

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import product
 from typing import Any
@@ -47,13 +47,20 @@ class Axis:
     lo: int = 0
     margin: tuple[int, int] = (0, 0)
 
+    def start(self, o: Any) -> Any:
+        """The first position that output `o` covers, before clipping."""
+        return o * self.stride // self.per - self.lo
+
+    def stop(self, o: Any) -> Any:
+        """One past the last position that output `o` covers, before clipping; with a dilation, past the last tap."""
+        return _ceil_div(o * self.stride + self.extent, self.per) - self.lo
+
     def span(self, o: Any, margin: tuple[int, int] = (0, 0)) -> tuple[Any, Any]:
         """First position and number of o's positions inside [-margin[0], size + margin[1]).
 
         Only + - * // and abs: `o` may be an int or an integer array, so engines share this formula.
         """
-        start = o * self.stride // self.per - self.lo
-        stop = _ceil_div(o * self.stride + self.extent, self.per) - self.lo
+        start, stop = self.start(o), self.stop(o)
         skipped = _positive(_ceil_div(-margin[0] - start, self.dilation))
         beyond = _positive(stop - (self.size + margin[1]))
         length = _positive(_ceil_div(stop - beyond - start, self.dilation) - skipped)
@@ -70,6 +77,33 @@ class Axis:
         )
 
     @property
+    def is_whole(self) -> bool:
+        """Whether there is one output, which reads every position and no padding: neighbouring ones can be one axis."""
+        return (
+            self.outputs == self.dilation == 1
+            and self.extent == self.size * self.per
+            and self.lo == 0
+            and self.margin == (0, 0)
+            and not self.is_identity
+        )
+
+    @property
+    def is_sliding(self) -> bool:
+        """Whether every output covers as many positions, a whole number after the one before: not so uneven bins."""
+        return self.stride % self.per == self.extent % self.per == 0
+
+    def simplified(self) -> Axis:
+        """The same axis without a fraction if it is sliding: bins of one size are windows of that size."""
+        if self.per == 1 or not self.is_sliding:
+            return self
+        return replace(self, stride=self.stride // self.per, extent=self.extent // self.per, per=1)
+
+    def with_margin_inside(self) -> Axis:
+        """The same axis over an input that has the positions that count, `margin`, inside."""
+        before, after = self.margin
+        return replace(self, size=self.size + before + after, lo=self.lo - before, margin=(0, 0))
+
+    @property
     def taps(self) -> int:
         """The taps of the largest window, before clipping.
 
@@ -78,14 +112,64 @@ class Axis:
         over = 0 if self.per == 1 else self.per - math.gcd(self.stride, self.per)
         return int(_ceil_div(_ceil_div(over + self.extent, self.per), self.dilation))
 
+    @property
+    def tap_bounds(self) -> tuple[Any, Any]:
+        """Bounds of `taps` in arithmetic alone, so that a tracer's symbols will do; equal but for uneven bins."""
+        least = _ceil_div(_ceil_div(self.extent, self.per), self.dilation)
+        return least, least if self.per == 1 or self.is_sliding else least + 1
+
     def reads(self, o: int) -> range:
         """The input positions that output `o` reads: its taps along this axis."""
         first, length = self.span(o)
         return range(first, first + length * self.dilation, self.dilation)
 
+    def readers(self, p: int) -> range:
+        """The outputs that read position `p`: the axis transposed.
+
+        >>> [list(sliding(5, kernel=3, stride=2, padding=(1, 1)).readers(p)) for p in range(5)]
+        [[0], [0, 1], [1], [1, 2], [2]]
+        """
+        at = (p + self.lo) * self.per
+        first, last = max(0, (at - self.extent) // self.stride + 1), (at + self.per - 1) // self.stride
+        last = min(self.outputs - 1, last)
+        if self.dilation == 1:
+            return range(first, last + 1)
+        # taps are `dilation` apart: (p + lo - o stride) mod dilation = 0 (with a dilation there is no fraction)
+        common = math.gcd(self.stride, self.dilation)
+        period = self.dilation // common
+        if (p + self.lo) % common:
+            return range(0)
+        o = (p + self.lo) // common * pow(self.stride // common, -1, period) % period if period > 1 else 0
+        return range(first + (o - first) % period, last + 1, period)
+
+    @property
+    def most_readers(self) -> int:
+        """How many outputs at most cover a position; at least 1. Taps that step over positions are not considered.
+
+        Of the outputs that cover position p, the last is floor((q + per - 1) / stride) and the one before the first
+        floor((q - extent) / stride), with q = (p + lo) per. Only where the last one moves on can there be more.
+        """
+        step = math.gcd(self.per, self.stride)
+        moves = _ceil_div((1 - self.per) % self.stride, step) * step
+        most = max(
+            (q + self.per - 1) // self.stride - (q - self.extent) // self.stride for q in {0, moves % self.stride}
+        )
+        return int(max(1, min(most, self.outputs)))
+
     def count(self, o: int) -> int:
         """How many positions output `o` counts: this axis' factor of the mean's divisor."""
         return int(self.span(o, self.margin)[1])
+
+    @property
+    def surely_reads(self) -> bool:
+        """Whether every output reads something, in arithmetic alone: False may mean that it takes a closer look."""
+        if self.per > 1:
+            return True
+        return bool(
+            self.lo < self.extent
+            and (self.outputs - 1) * self.stride - self.lo < self.size
+            and (self.dilation == 1 or self.dilation <= self.size)
+        )
 
     def first_empty(self) -> int | None:
         """An output that reads nothing: the first, the last, or the first between them; None if all read something.

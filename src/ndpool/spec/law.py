@@ -37,6 +37,8 @@ from .scalar import (
 
 Ties = Literal["first", "last", "all", "split"]
 Nan = Literal["propagate", "ignore"]
+Kind = Literal["bool", "integer", "real", "complex"]  # of elements
+KINDS: tuple[Kind, ...] = get_args(Kind)
 
 
 @dataclass(frozen=True)
@@ -46,7 +48,8 @@ class Law:
         jvp   y'_o = sum over the taps t of o         of weigh(x'_t, x_t, t, r_o)
         vjp   x'_t = sum over the outputs o reading t of weigh(y'_o, x_t, t, r_o)
 
-    `name` and `params` say which law it is to engines that have a faster way; a law of your own needs neither.
+    Below its equations stands what engines and adapters ask of a law: they never ask for its name, but to find it in a
+    table of their own. A law of your own needs none of it, and runs on the reference engine.
 
     >>> product = Law(lambda x, t: x, lambda a, b: a * b, lambda s, n: (s, s), lambda g, x, t, y: g * y / x)
     >>> y, r = product.finish(product.merge(product.lift(2, 0), product.lift(5, 1)), 2)
@@ -58,8 +61,22 @@ class Law:
     merge: Callable[[Any, Any], Any]
     finish: Callable[[Any, int], tuple[Any, Any]]
     weigh: Callable[[Any, Any, int, Any], Any]
-    name: str = "custom"
+    name: str = "custom"  # with `params`: which law it is, to engines that have a faster way
     params: tuple[Any, ...] = ()
+    kinds: tuple[Kind, ...] = KINDS  # the elements that it is defined on
+    linear: bool = False  # y is a linear function of the taps, so jvp is forward
+    winners: Literal["one", "all", "split"] | None = None  # y is one of the taps: who among equals has the derivative
+    first: Law | None = None  # where equals share the derivative: the same law with one winner, the first
+    divides: bool = False  # by what each output counts, so the values of integers are rounded
+    zero_is_neutral: bool = False  # a tap that is 0 changes nothing
+    curvature: Callable[[Any], Any] | None = None  # phi''/phi' of a law with phi(y) = sum_t phi(x_t): its second order
+    pole_at_zero: bool = False  # of that curvature
+    built_in: bool = False  # ndpool's own: its mistakes are not the user's
+
+    @property
+    def one_winner(self) -> bool:
+        """Whether which tap won is the whole derivative."""
+        return self.winners == "one"
 
 
 # -- max and min: the taps that no other tap beats ---------------------------------------------------------------
@@ -116,13 +133,30 @@ def _extreme(name: str, above: Callable[[Any, Any], bool], ends: Callable[..., A
             return 0
         return g * Interval(0, 1) if n is None else g if n == 1 else g / n
 
-    return Law(lambda x, t: ((x, t),), merge, finish, weigh, name, (ties, nan))
+    return Law(
+        lambda x, t: ((x, t),),
+        merge,
+        finish,
+        weigh,
+        name,
+        (ties, nan),
+        kinds=("bool", "integer", "real"),
+        winners=ties if ties == "all" or ties == "split" else "one",
+        first=_extreme(name, above, ends, "first", nan) if ties in ("all", "split") else None,
+        built_in=True,
+    )
 
 
 # -- sum and mean --------------------------------------------------------------------------------------------------
 
 
-SUM = Law(lambda x, t: x, operator.add, lambda s, n: (s, None), lambda g, x, t, r: g, "sum")
+ADDED: dict[str, Any] = {
+    "kinds": ("integer", "real", "complex"),
+    "linear": True,
+    "zero_is_neutral": True,
+    "built_in": True,
+}
+SUM = Law(lambda x, t: x, operator.add, lambda s, n: (s, None), lambda g, x, t, r: g, "sum", **ADDED)
 
 
 @lru_cache(typed=True)
@@ -133,7 +167,9 @@ def mean(divisor: int | None = None) -> Law:
         n = divisor or count
         return s / n, n
 
-    return Law(lambda x, t: x, operator.add, finish, lambda g, x, t, n: g / n, "mean", (divisor,))
+    return Law(
+        lambda x, t: x, operator.add, finish, lambda g, x, t, n: g / n, "mean", (divisor,), divides=True, **ADDED
+    )
 
 
 # -- smooth max and Lp: a sum of terms, each kept relative to the largest so that none overflows -------------------
@@ -176,8 +212,19 @@ def smooth_max(beta: Any = 1.0) -> Law:
         m, s = state
         return m + log(s) / meet(beta, s), state
 
+    def weigh(g: Any, x: Any, t: int, r: Any) -> Any:
+        return g * part(term(x, r[0]), r[1])
+
     return Law(
-        lift, _relative(term, above), finish, lambda g, x, t, r: g * part(term(x, r[0]), r[1]), "smooth_max", (beta,)
+        lift,
+        _relative(term, above),
+        finish,
+        weigh,
+        "smooth_max",
+        (beta,),
+        kinds=("real",),
+        curvature=lambda x: beta,  # phi(x) = exp(beta x)
+        built_in=True,
     )
 
 
@@ -215,4 +262,16 @@ def lp(p: Any = 2) -> Law:
         q = part(x, y)
         return g * power(q, p - 1) if smooth(x) else g * sign(x) * power(abs(q), p - 1)
 
-    return Law(lift, _relative(lambda a, b: power(abs(a / b), p), greater), finish, weigh, "lp", (p,))
+    return Law(
+        lift,
+        _relative(lambda a, b: power(abs(a / b), p), greater),
+        finish,
+        weigh,
+        "lp",
+        (p,),
+        kinds=("real",),
+        zero_is_neutral=True,
+        curvature=None if p == 1 else lambda x: (p - 1) / x,  # phi(x) = |x|^p
+        pole_at_zero=True,
+        built_in=True,
+    )

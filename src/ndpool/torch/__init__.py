@@ -7,6 +7,6 @@ with ndpool.torch.patched(): ...                 # or in code that cannot be edi
 
 from . import functional, nn
 from .convert import Conversion, convert, patched
-from .ways import PoolRuntimeError, PoolUnsupportedError
+from .routing import PoolRuntimeError, PoolUnsupportedError
 
 __all__ = ["Conversion", "PoolRuntimeError", "PoolUnsupportedError", "convert", "functional", "nn", "patched"]

@@ -75,7 +75,7 @@ class Composed:
     def _start(self, a: int, axis: Any, like: Tensor) -> Any:
         """Where each output's window starts on that axis, before clipping."""
         o = torch.arange(axis.outputs, device=like.device)
-        return (o * axis.stride // axis.per - axis.lo).reshape((-1,) + (1,) * (-a - 1))
+        return axis.start(o).reshape((-1,) + (1,) * (-a - 1))
 
     def _unravelled(self, places: Tensor) -> list[tuple[int, Any, Tensor]]:
         """Each axis with the position of the winners on it."""

@@ -14,15 +14,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import replace
 from functools import cache, reduce
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from ..errors import PoolError
-from ..spec import Axis, each
+from ..errors import PoolError, PoolTypeError
+from ..spec import Axis, Law
 from .pooling import Pooling, read
 
 Passes = list[tuple[int, Axis]]  # the axes that are pooled, counted from the end, last first
@@ -34,7 +33,9 @@ def pool(x: Tensor, text: str) -> Tensor:
     passes = _passes(pooling, x)
     if any(axis.size == 0 for _, axis in passes):
         return x.new_zeros(pooling.outputs(x.shape))
-    y = LAWS[pooling.law](x, passes, pooling, *pooling.params)
+    if pooling.law.name not in LAWS:
+        raise PoolTypeError(f"{pooling.op} has no form in torch's operations; pool a NumPy array instead")
+    y = LAWS[pooling.law.name](x, passes, pooling, *pooling.law.params)
     return y.clone() if y is x else y
 
 
@@ -65,7 +66,7 @@ def _passes(pooling: Pooling, x: Tensor) -> Passes:
     known = all(type(n) is int for n in shape)  # not a tracer's symbols: then the op looks for windows without a tap
     axes = pooling.op.window(shape).axes if known else pooling.op.axes_over(shape)
     found = [(a, axes[a]) for a in sorted(pooling.axes, reverse=True)]
-    return [(a, axis) for a, axis in found if axis != each(axis.size)]
+    return [(a, axis) for a, axis in found if not axis.is_identity]
 
 
 def _along(vector: Tensor, a: int) -> Tensor:
@@ -76,7 +77,7 @@ def _along(vector: Tensor, a: int) -> Tensor:
 def _taps(axis: Axis, a: int, x: Tensor) -> tuple[Callable[[Tensor], Any], Tensor]:
     """What lays taps side by side on axis `a` (outputs before it), and which of them are read."""
     first, length = axis.span(torch.arange(axis.outputs, device=x.device))
-    longest = -(-axis.extent // axis.dilation) if axis.per == 1 else -(-axis.extent // axis.per) + 1
+    longest = axis.tap_bounds[1]
     tap = torch.arange(longest, device=x.device)
     again = torch.minimum(tap, (length - 1).clamp(min=0)[:, None])
     index = (first[:, None] + axis.dilation * again).clamp(0, axis.size - 1).reshape(-1)
@@ -87,18 +88,9 @@ def _taps(axis: Axis, a: int, x: Tensor) -> tuple[Callable[[Tensor], Any], Tenso
     return lay, _along(tap < length[:, None], a)
 
 
-def _reads_always(axis: Axis) -> bool:
-    """Whether every output reads something, for certain."""
-    if axis.per > 1:
-        return True
-    return axis.lo < axis.extent and (axis.outputs - 1) * axis.stride - axis.lo < axis.size and (
-        axis.dilation == 1 or axis.dilation <= axis.size
-    )  # fmt: skip
-
-
 def _where_read(passes: Passes, x: Tensor, counted: bool = False) -> Tensor | None:
     """The outputs that read (or count) anything; None if all do."""
-    if all(_reads_always(axis) for _, axis in passes):
+    if all(axis.surely_reads for _, axis in passes):
         return None
     return reduce(torch.logical_and, [_along(_count(axis, x, counted) > 0, a) for a, axis in passes])
 
@@ -123,22 +115,21 @@ def _with_margins(x: Tensor, passes: Passes) -> tuple[Tensor, Passes]:
         before, after = axis.margin
         if before or after:
             x = torch.nn.functional.pad(x, (0, 0) * (-a - 1) + (before, after))
-            axis = replace(axis, size=axis.size + before + after, lo=axis.lo - before, margin=(0, 0))
-        widened.append((a, axis))
+        widened.append((a, axis.with_margin_inside()))
     return x, widened
 
 
 # -- laws --------------------------------------------------------------------------------------------------------------
 
 
-def _unbeaten(taps: Tensor, a: int, least: bool, ignore: bool) -> Tensor:
-    """The taps that no other beats; a NaN beats all, or with `ignore` none."""
-    best = torch.amin if least else torch.amax
+def _unbeaten(taps: Tensor, a: int, law: Law) -> Tensor:
+    """The taps that no other beats; a NaN beats all, or where it is ignored none."""
+    best, worst = EXTREMES[law.name]  # the worst is compared with, and never a value
+    _, nan_rule = law.params
     if not taps.is_floating_point():
         return taps == best(taps, a, keepdim=True)
     nan = taps.isnan()
-    if ignore:
-        worst = math.inf if least else -math.inf  # compared with, never a value
+    if nan_rule == "ignore":
         return (taps == best(torch.where(nan, worst, taps), a, keepdim=True)) | nan.all(a, keepdim=True)
     top = best(taps, a, keepdim=True)
     return torch.where(top.isnan(), nan, taps == top)
@@ -146,7 +137,7 @@ def _unbeaten(taps: Tensor, a: int, least: bool, ignore: bool) -> Tensor:
 
 def _places(x: Tensor, passes: Passes, pooling: Pooling) -> Tensor:
     """Where each output's winner lies, among all positions of the pooled axes."""
-    ties, nan = pooling.params
+    ties, _ = pooling.law.params
     value = x.detach()
     value = value.to(torch.uint8) if value.dtype is torch.bool else value
     sizes = [x.shape[a] for a in pooling.rows]
@@ -157,7 +148,7 @@ def _places(x: Tensor, passes: Passes, pooling: Pooling) -> Tensor:
     for a, axis in passes:
         lay, _ = _taps(axis, a, x)
         taps, places = lay(value), lay(place)
-        unbeaten = _unbeaten(taps, a, pooling.law == "min", nan == "ignore").to(torch.uint8)
+        unbeaten = _unbeaten(taps, a, pooling.law).to(torch.uint8)
         if ties == "last":
             won = unbeaten.shape[a] - 1 - unbeaten.flip(a).argmax(a, keepdim=True)
         else:
@@ -175,7 +166,7 @@ def _chosen(x: Tensor, places: Tensor, pooling: Pooling, reads: Tensor | None) -
 
 def _extreme(x: Tensor, passes: Passes, pooling: Pooling, ties: str, nan: str) -> Tensor:
     reads = _where_read(passes, x)
-    if ties in ("first", "last"):
+    if pooling.law.one_winner:
         return _chosen(x, _places(x, passes, pooling), pooling, reads)
     # the value, a zero that moves against all who share it, and how many they are; -0.0 - 0.0 keeps its sign
     value = x.detach().to(torch.uint8) if x.dtype is torch.bool else x.detach()
@@ -185,7 +176,7 @@ def _extreme(x: Tensor, passes: Passes, pooling: Pooling, ties: str, nan: str) -
     for a, axis in passes:
         lay, there = _taps(axis, a, x)
         taps = lay(value)
-        unbeaten = _unbeaten(taps, a, pooling.law == "min", nan == "ignore") & there
+        unbeaten = _unbeaten(taps, a, pooling.law) & there
         zero, share = (torch.where(unbeaten, lay(t), 0).sum(a) for t in (zero, share))
         value = taps.gather(a, unbeaten.to(torch.uint8).argmax(a, keepdim=True)).squeeze(a)
     y = value.to(x.dtype)
@@ -252,6 +243,10 @@ def _lp(x: Tensor, passes: Passes, pooling: Pooling, p: float) -> Tensor:
     return _or_zero(x, reads).to(dtype)
 
 
+EXTREMES: dict[str, tuple[Callable[..., Tensor], float]] = {
+    "max": (torch.amax, -math.inf),
+    "min": (torch.amin, math.inf),
+}
 LAWS: dict[str, Callable[..., Tensor]] = {
     "max": _extreme,
     "min": _extreme,

@@ -20,9 +20,10 @@ from .. import ops
 from ..arguments import entries, sizes
 from ..errors import PoolError, PoolTypeError
 from ..op import Op, function_name
-from . import composite, private, unpool, ways
-from .pooling import RECORDS, Pooling
-from .ways import Call, PoolRuntimeError, eager
+from ..record_text import NAMED
+from . import composite, private, routing, unpool
+from .pooling import Pooling
+from .routing import Call, PoolRuntimeError, eager
 
 __all__ = ["max_unpool"]
 
@@ -103,7 +104,7 @@ def _function(record: type[Op], rank: int | None) -> Callable[..., Any]:
                 args, kwargs = fixed(args), {key: fixed(value) for key, value in kwargs.items()}
                 found = _constant_call(name, args, tuple(kwargs.items()))
                 pooling = _constant_pooling(name, args, tuple(kwargs.items()), input.dtype, input.ndim)
-                return ways.traced(found, pooling, input)
+                return routing.traced(found, pooling, input)
             try:
                 found = made(*args, **kwargs)
             except TypeError:  # a list has no hash, nor has a tracer's symbol
@@ -250,7 +251,7 @@ max_unpool.__doc__ = unpool.max_unpool.__doc__
 max_unpool.__signature__ = inspect.signature(unpool.max_unpool)  # type: ignore[attr-defined]
 
 for _rank in (None, *RANKS):
-    _functions = [_function(record, _rank) for record in RECORDS.values()] + ([_unpool(_rank)] if _rank else [])
+    _functions = [_function(record, _rank) for record in NAMED.values()] + ([_unpool(_rank)] if _rank else [])
     globals().update({function.__name__: function for function in _functions})
 
 if TYPE_CHECKING:

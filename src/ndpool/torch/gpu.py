@@ -1,4 +1,4 @@
-"""The Triton engine on tensors: `Launched` is to a GPU what `kernels.Bound` is to the CPU, with the same modes.
+"""The Triton engine on tensors.
 
 Results lie as on the CPU. Launches go to the tensor's device and to its current stream; nothing waits for them.
 """
@@ -14,7 +14,8 @@ from torch import Tensor
 from ..engines import triton
 from ..op import Op
 from . import private
-from .kernels import Shape, dense, has_one_winner, is_linear, lies_last, residual_dtype
+from .bound import BACK, BY_WINNER, Bound
+from .memory import Shape, dense, residual_dtype
 
 
 class Side:
@@ -41,18 +42,15 @@ class Side:
         return torch.empty_strided(self.shape, self.strides, dtype=t.dtype, device=t.device).copy_(t)
 
 
-class Launched:
-    """A record's plan for tensors of one shape, strides and dtype, on a GPU."""
+class OnGPU(Bound):
+    """A record's Triton plan for tensors on a GPU."""
 
     def __init__(self, op: Op, shape: Shape, strides: Shape, dtype: torch.dtype):
-        self.op, self.window, self.dtype = op, op.window(shape), dtype
-        self.last = last = lies_last(shape, strides)
-        self.linear, self.one_winner = is_linear(op.law), has_one_winner(op.law)
-        self.empty = 0 in shape or 0 in self.window.out_shape
-        self.tap = residual_dtype(list(self.window.axes))
+        super().__init__(op, shape, strides, dtype)
+        self.tap = residual_dtype(self.window.axes)
         # taps are numbered in the order of the axes: channels that are pooled, too, are read in their place
-        folded = last and 1 not in op.pooled_axes(len(shape))
-        self.inputs, self.outputs = (Side(s, last, folded) for s in (shape, self.window.out_shape))
+        folded = self.last and 1 not in op.pooled_axes(len(shape))
+        self.inputs, self.outputs = (Side(s, self.last, folded) for s in (shape, self.window.out_shape))
         if not self.empty:
             order = (0, *range(2, len(shape)), 1) if folded else tuple(range(len(shape)))
             try:
@@ -60,56 +58,31 @@ class Launched:
             except triton.NotCompiledError as error:
                 self.plan = self._composed(error)
 
-    def kept(self, x: Tensor) -> tuple[Tensor, Any]:
-        """y, and what `back` asks for: which tap won, nothing for a sum, x for other laws."""
-        return self.winners(x) if self.one_winner else (self.forward(x), None if self.linear else x)
-
-    def back(self, kept: Any, dy: Tensor) -> Tensor:
-        """The vjp, from what `kept` kept."""
-        return self.vjp_by_winner(kept, dy) if self.one_winner else self.vjp(kept, dy)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self._run("forward", self.outputs, x, self.inputs.laid(x))
-
-    def winners(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """y, and which tap won: a byte an output for up to 256 taps."""
-        residual = self.outputs.fresh(self.tap, x.device)
-        y = self._run("winners", self.outputs, x, self.inputs.laid(x), residual)
-        return y, self.outputs.shown(residual.zero_() if self.empty else residual)
-
-    def jvp(self, x: Tensor, dx: Tensor) -> Tensor:
-        return self._run("jvp", self.outputs, dx, self.inputs.laid(x), self.inputs.laid(dx))
-
-    def vjp(self, x: Tensor | None, dy: Tensor) -> Tensor:
-        return self._run("vjp", self.inputs, dy, None if x is None else self.inputs.laid(x), self.outputs.laid(dy))
-
-    def jvp_by_winner(self, residual: Tensor, dx: Tensor) -> Tensor:
-        return self._run("jvp_by_winner", self.outputs, dx, self.outputs.laid(residual), self.inputs.laid(dx))
-
-    def vjp_by_winner(self, residual: Tensor, dy: Tensor) -> Tensor:
-        return self._run("vjp_by_winner", self.inputs, dy, self.outputs.laid(residual), self.outputs.laid(dy))
-
-    def positions(self, residual: Tensor) -> Tensor:
-        """Flat row-major positions among the pooled axes; -1 where nothing is read."""
+    def _run(self, mode: str, x: Tensor | None, moved: Tensor | None = None) -> tuple[Tensor, ...]:
+        like = moved if x is None else x
+        assert like is not None
+        side, other = (self.inputs, self.outputs) if mode in BACK else (self.outputs, self.inputs)
+        y = side.fresh(torch.int64 if mode == "positions" else self.dtype, like.device)
+        residual = [self.outputs.fresh(self.tap, like.device)] if mode == "winners" else []
         if self.empty:
-            return self.outputs.shown(self.outputs.fresh(torch.int64, residual.device).fill_(-1))
-        places = self.outputs.fresh(torch.int64, residual.device)
-        return self._run("positions", self.outputs, places, self.outputs.laid(residual))
+            y.fill_(-1 if mode == "positions" else 0)
+            for tap in residual:
+                tap.zero_()
+        else:
+            given = [None if x is None else (self.outputs if mode in BY_WINNER else self.inputs).laid(x)]
+            given += [other.laid(moved)] if moved is not None else []
+            self._launch(mode, [*map(_numbers, (*given, *residual, y))], like.device)
+        return side.shown(y), *map(self.outputs.shown, residual)
 
-    def _run(self, mode: str, side: Side, like: Tensor, *given: Tensor | None) -> Tensor:
-        """A fresh result on that side, of that dtype, launched where the tensors are."""
-        device = like.device
-        out = side.fresh(like.dtype, device)
-        if self.empty:
-            return side.shown(out.zero_())
+    def _launch(self, mode: str, tensors: list[Tensor | None], device: torch.device) -> None:
+        """Where the tensors are."""
         elsewhere = device.type == "cuda" and device.index != torch.cuda.current_device()
         with torch.cuda.device(device) if elsewhere else nullcontext():
             try:
-                getattr(self.plan, mode)(*map(_numbers, given), _numbers(out))
+                getattr(self.plan, mode)(*tensors)
             except triton.NotCompiledError as error:
                 self.plan = self._composed(error)
-                getattr(self.plan, mode)(*map(_numbers, given), _numbers(out))
-        return side.shown(out)
+                getattr(self.plan, mode)(*tensors)
 
     def _composed(self, error: Exception) -> Any:
         """What pools where this release of Triton does not compile a kernel."""

@@ -14,9 +14,9 @@ from torch import Tensor
 from torch.nn import Module, Parameter
 
 from ..op import function_name
+from ..record_text import NAMED
 from . import functional
 from .functional import MADE, ORDER, RANKS
-from .pooling import RECORDS
 
 __all__: list[str] = []
 
@@ -114,12 +114,12 @@ def _class(name: str, bases: tuple[type, ...], **fields: Any) -> type[Module]:
     return made
 
 
-for _name in RECORDS:
+for _name in NAMED:
     _stem = function_name(_name)
     for _rank in (None, *RANKS):
         _full = f"{_name.replace('LpPool', 'LPPool')}{_rank or 'N'}d"
         _function = _stem if _rank is None else f"{_stem}{_rank}d"
-        _doc = f"`functional.{_function}` as a module. {functional.described(RECORDS[_name])}"
+        _doc = f"`functional.{_function}` as a module. {functional.described(NAMED[_name])}"
         _theirs = getattr(torch.nn, _full, None)
         if _theirs is None:
             _base = Smooth if _stem.endswith("smooth_max_pool") else Own

@@ -27,7 +27,7 @@ from torch.func import grad
 
 from ..engines import native, triton
 from . import composite, private
-from .kernels import dense, lies_last, residual_dtype
+from .memory import dense, lies_last, residual_dtype
 from .pooling import read
 from .private import Function, below_autograd, forward_mode_enabled, set_forward_mode, single_level, transforms_active
 
@@ -58,15 +58,15 @@ positions: Any
 
 def _curvature(x: Tensor, text: str) -> tuple[Tensor, Any, Any, Any] | None:
     """x, c(x), c(y), and 1 where there is a second derivative; x is nudged off 0: a weight cancels the pole of c."""
-    law = read(text).op.law
-    if law.name == "smooth_max":
-        return x, law.params[0], law.params[0], 1
-    if law.name != "lp" or law.params[0] == 1:
+    law = read(text).law
+    if law.curvature is None:
         return None
-    p, tiny = law.params[0], torch.finfo(x.dtype).tiny ** 0.5
+    if not law.pole_at_zero:
+        return x, law.curvature(x), law.curvature(x), 1
+    tiny = torch.finfo(x.dtype).tiny ** 0.5
     x = torch.where(x == 0, tiny, x)
     y = forward(x, text)
-    return x, (p - 1) / x, (p - 1) / y, (y > 1e3 * tiny).to(y.dtype)  # a norm has a kink where it is 0
+    return x, law.curvature(x), law.curvature(y), (y > 1e3 * tiny).to(y.dtype)  # there is a kink where y is 0
 
 
 def _jvp_along(x: Tensor, v: Tensor, u: Tensor, text: str) -> Any:
@@ -142,7 +142,7 @@ def _jvp_of_vjp(kept: Any, rest: Any, u: Tensor | None, t: Tensor | None) -> Ten
 
 
 FORWARD = Rule(
-    lambda args, y: ((None if read(args[1]).linear else args[0],), back(*args)),
+    lambda args, y: ((None if read(args[1]).law.linear else args[0],), back(*args)),
     lambda kept, rest, needs, g: (vjp(*kept, g, *rest),),
     lambda kept, rest, dx: _ahead(kept[0], dx, rest[0]),
 )

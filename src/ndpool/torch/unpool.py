@@ -15,8 +15,8 @@ from ..api import unpooled_shape
 from ..arguments import choice, entries, sizes
 from ..engines import native
 from ..errors import PoolTypeError
-from .kernels import WORDS, lies_last
-from .ways import NATIVE, PoolRuntimeError, is_plain
+from .memory import WORDS, lies_last
+from .routing import NATIVE, PoolRuntimeError, is_plain
 
 
 def max_unpool(

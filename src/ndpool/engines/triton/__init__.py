@@ -5,7 +5,7 @@ Nothing is imported here: `installed` and `reason` say whether the engine can be
 
 from __future__ import annotations
 
-from functools import cache, lru_cache
+from functools import cache
 from importlib.util import find_spec
 from typing import Any
 
@@ -50,12 +50,11 @@ DTYPES = {
 }
 
 
-def takes(law: str, dtype: Any) -> bool:
+def takes(law: Law, dtype: Any) -> bool:
     """Whether the kernels run that law on such elements."""
-    return name(dtype) in DTYPES.get(law, ())
+    return law.name in DTYPES and name(dtype) in DTYPES[law.name]
 
 
-@lru_cache(maxsize=1024)
 def bind(window: Window, law: Law, dtype: Any, order: tuple[int, ...], axes: tuple[int, ...] = ()) -> Any:
     """The plan for tensors that lie dense in that order of axes; positions are those within `axes`."""
     try:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import math
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -18,8 +19,9 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from ...spec import SUM, Axis, Law, Window, each
+from ...spec import SUM, Axis, Law, Window, each, whole
 from ..dtypes import name
+from ..layout import folded
 from . import NotCompiledError, gather, scatter
 
 log = logging.getLogger("ndpool.triton")
@@ -46,36 +48,56 @@ OPTIONS = {"enable_fp_fusion": True}  # what Triton's releases have different de
 NARROW = 2**31 - 2**16  # elements that 32-bit indices reach, with room for a block and for taps beyond the ends
 
 
+@dataclass(frozen=True)
+class KernelLaw:
+    """A law as `laws.py` has it."""
+
+    name: str
+
+    ties: str = ""
+    ignore_nan: bool = False
+    parameter: float = 0.0  # beta < 0 is beta > 0 of the flipped input
+    divisor: int = 0  # 0: what each output counts
+
+
+LAWS: dict[str, Callable[..., KernelLaw]] = {
+    "max": lambda ties, nan: KernelLaw("max", ties, nan == "ignore"),
+    "min": lambda ties, nan: KernelLaw("min", ties, nan == "ignore"),
+    "sum": lambda: KernelLaw("sum"),
+    "mean": lambda divisor: KernelLaw("mean", divisor=divisor or 0),
+    "smooth_max": lambda beta: KernelLaw("smooth_max", parameter=float(beta)),
+    "lp": lambda p: KernelLaw("lp", parameter=float(p)),
+}
+
+
 class Plan:
     """Runs on tensors of `window.shape` that lie dense in the order of axes given."""
 
     def __init__(self, window: Window, law: Law, dtype: Any, order: tuple[int, ...], axes: tuple[int, ...] = ()):
-        extreme = law.name in ("max", "min")
-        if extreme or law.name == "lp":  # zeros change nothing there
+        if law.zero_is_neutral and not law.divides:  # zeros that count change nothing
             window = Window(tuple(replace(axis, margin=(0, 0)) for axis in window.axes))
-        self.lead, self.lanes, self.axes, members = _folded([window.axes[i] for i in order])
+        self.lead, self.lanes, self.axes, members = folded([window.axes[i] for i in order])
         sizes = window.shape
         steps = {a: math.prod(sizes[b] for b in axes[i + 1 :]) for i, a in enumerate(axes)}
         self.steps = tuple(steps.get(order[group[-1]], 0) if group else 0 for group in members)
-        beta = law.params[0] if law.name in ("smooth_max", "lp") else 0.0
-        ties, ignore = law.params if extreme else ("", "")
-        self.flip = beta < 0
-        self.key = (law.name, ties, ignore == "ignore", abs(float(beta)))
+        to = LAWS[law.name](*law.params)
+        self.linear, self.flip = law.linear, to.parameter < 0
+        self.key = (to.name, to.ties, to.ignore_nan, abs(to.parameter))
         full = "uint8" if name(dtype) == "bool" else name(dtype)
-        self.acc = ACCUMULATORS.get(full) or (INTEGERS[full] if extreme else tl.int64)
+        self.acc = ACCUMULATORS.get(full) or (INTEGERS[full] if law.winners else tl.int64)
         counts = [axis.span(np.arange(axis.outputs), axis.margin)[1] for axis in self.axes]
         self.divisor = 1
-        if law.name == "mean":
+        if law.divides:
             even = all(len(n) and (n == n[0]).all() and n[0] for n in counts)
-            self.divisor = law.params[0] or (math.prod(int(n[0]) for n in counts) if even else 0)
-        self.empty = not law.name.startswith(("sum", "mean")) and not all(n.all() for n in counts)
+            self.divisor = to.divisor or (math.prod(int(n[0]) for n in counts) if even else 0)
+        self.empty = not law.linear and not all(n.all() for n in counts)
         self.fields = tuple(map(_fields, self.axes))
         self.inputs, self.outputs = (
             self.lead * self.lanes * math.prod(getattr(axis, side) for axis in self.axes)
             for side in ("size", "outputs")
         )
         self.taps = math.prod(axis.taps for axis in self.axes)
-        self.readers = math.prod(_readers(axis) for axis in self.axes)
+        self.readers = math.prod(axis.most_readers for axis in self.axes)
         self.wide = max(self.inputs, self.outputs) > NARROW
         self.itemsize = SIZES[full]
         # large windows that hardly overlap: taps side by side
@@ -87,9 +109,9 @@ class Plan:
         strides = math.prod(axis.stride for axis in self.axes)
         self.remakes = self.taps <= min(27, 3 * strides) and all(a.per == 1 and a.stride <= 4 for a in self.axes)
         # long windows along one axis: what an input won lies side by side
-        self.runs = len(self.axes) == 1 and _slides(first) and _readers(first) > 8 and 4 * first.extent <= 2048
+        self.runs = len(self.axes) == 1 and _slides(first) and first.most_readers > 8 and 4 * first.extent <= 2048
         # windows that lie one after another, but not on multiples of a vector: loaded at once
-        self.flat = self.collects and self.lanes == 1 and self.axes == [_whole(self.taps)] and self.taps <= 128
+        self.flat = self.collects and self.lanes == 1 and self.axes == [whole(self.taps)] and self.taps <= 128
         self.flat = self.flat and self.taps % 4 != 0
 
     # -- what engines run
@@ -102,13 +124,13 @@ class Plan:
         self._gather("winners", x, x if earlier is None else earlier, y, residual, inner)
 
     def jvp(self, x: Tensor, dx: Tensor, dy: Tensor) -> None:
-        if self.key[0] in ("sum", "mean"):
+        if self.linear:
             self.forward(dx, dy)
         else:
             self._gather("jvp", x, dx, dy, dy)
 
     def vjp(self, x: Tensor | None, dy: Tensor, dx: Tensor) -> None:
-        if x is None or self.key[0] in ("sum", "mean"):
+        if x is None or self.linear:
             self._scatter("linear", dy, dy, dy, dy, dx)
             return
         if self.remakes:
@@ -225,14 +247,14 @@ class Chain:
         self.stages: list[Plan] = []
         self.sizes: list[int] = []  # elements that go into each stage, and at the end those that come out
         sizes = [axis.size for axis in whole.axes]
-        pooled = [a for a, axis in enumerate(whole.axes) if axis.taps > 1 or axis != each(axis.size)]
+        pooled = [a for a, axis in enumerate(whole.axes) if axis.taps > 1 or not axis.is_identity]
         for a in reversed(pooled):
             axis = whole.axes[a]
             lead = whole.lead * math.prod(sizes[:a])
             lanes = whole.lanes * math.prod(sizes[a + 1 :])
             self.sizes.append(lead * lanes * axis.size)
             stage = law
-            if law.name == "mean" and law.params[0] and a != pooled[0]:
+            if LAWS[law.name](*law.params).divisor and a != pooled[0]:  # one of them divides for all
                 stage = SUM
             self.stages.append(Plan(Window((each(lead), axis, each(lanes))), stage, dtype, (0, 1, 2)))
             sizes[a] = axis.outputs
@@ -242,8 +264,7 @@ class Chain:
 
     def _between(self, i: int, like: Tensor) -> Tensor:
         """Memory between stages: sums are kept wide."""
-        chooses = self.law.name in ("max", "min")
-        dtype = like.dtype if chooses else WIDE[self.whole.acc]
+        dtype = like.dtype if self.law.winners else WIDE[self.whole.acc]
         return torch.empty(self.sizes[i], dtype=dtype, device=like.device)
 
     def _taps(self, i: int, like: Tensor) -> Tensor:
@@ -271,7 +292,7 @@ class Chain:
             x, earlier = out, tap
 
     def jvp(self, x: Tensor, dx: Tensor, dy: Tensor) -> None:
-        if self.law.name in ("sum", "mean"):
+        if self.law.linear:
             self.forward(dx, dy)
             return
         for i, (stage, value) in enumerate(zip(self.stages, self._values(x), strict=True)):
@@ -280,7 +301,7 @@ class Chain:
             dx = out
 
     def vjp(self, x: Tensor | None, dy: Tensor, dx: Tensor) -> None:
-        linear = x is None or self.law.name in ("sum", "mean")
+        linear = x is None or self.law.linear
         values: list[Any] = [None] * len(self.stages) if linear else self._values(x)  # type: ignore[arg-type]
         for i in reversed(range(len(self.stages))):
             out = self._between(i, dy) if i else dx
@@ -304,8 +325,8 @@ def planned(window: Window, law: Law, dtype: Any, order: tuple[int, ...], axes: 
     """A plan in one launch a mode, or in passes."""
     plan = Plan(window, law, dtype, order, axes)
     joins = sum(axis.taps > 1 for axis in plan.axes)
-    zeros = law.name == "smooth_max" and any(any(axis.margin) for axis in plan.axes)
-    splits = law.name in ("max", "min") and law.params[0] == "split"
+    zeros = not law.zero_is_neutral and any(any(axis.margin) for axis in plan.axes)
+    splits = law.winners == "split"
     if joins < 2 or plan.collects or max(plan.taps, plan.readers) <= UNROLLED or zeros or splits:
         return plan
     return Chain(window, law, dtype, order, plan)
@@ -443,57 +464,10 @@ _SEEN: set[Any] = set()
 # -- geometry ----------------------------------------------------------------------------------------------------------
 
 
-def _folded(axes: list[Axis]) -> tuple[int, int, list[Axis], list[list[int]]]:
-    """Lead, lanes, and the axes between, in each run of axes that can be walked as one folded into one; and which
-    axes each is made of."""
-    groups: list[tuple[Axis, list[int]]] = []
-    for i, axis in enumerate(axes):
-        axis = _plain(axis)
-        if groups and _is_each(groups[-1][0]) and _is_each(axis):
-            groups[-1] = each(groups[-1][0].size * axis.size), [*groups[-1][1], i]
-        elif groups and _is_whole(groups[-1][0]) and _is_whole(axis):
-            n = groups[-1][0].size * axis.size
-            groups[-1] = _whole(n), [*groups[-1][1], i]
-        else:
-            groups.append((axis, [i]))
-    lead = groups.pop(0)[0].size if groups and _is_each(groups[0][0]) else 1
-    lanes = groups.pop()[0].size if groups and _is_each(groups[-1][0]) else 1
-    found = groups or [(each(1), [])]
-    return lead, lanes, [axis for axis, _ in found], [members for _, members in found]
-
-
-def _plain(axis: Axis) -> Axis:
-    """Bins of one size are a sliding window."""
-    if axis.per > 1 and axis.size % axis.per == 0 and axis.stride == axis.extent == axis.size and axis.lo == 0:
-        n = axis.size // axis.per
-        return Axis(axis.size, axis.outputs, stride=n, extent=n)
-    return axis
-
-
-def _is_each(axis: Axis) -> bool:
-    return axis == each(axis.size)
-
-
-def _is_whole(axis: Axis) -> bool:
-    return axis == _whole(axis.size) and axis.size > 1
-
-
-def _whole(n: int) -> Axis:
-    return Axis(n, 1, stride=n, extent=n)
-
-
-def _readers(axis: Axis) -> int:
-    """The most outputs that may read a position."""
-    if axis.per == 1:
-        return max(1, min(-(-axis.extent // axis.stride), axis.outputs))
-    p = np.arange(axis.size)
-    return int(np.max(((p + 1) * axis.per - 1) // axis.stride - p * axis.per // axis.stride, initial=0)) + 1
-
-
 def _fields(axis: Axis) -> Fields:
     taps = axis.taps
     _, length = axis.span(np.arange(axis.outputs))
     return (
         axis.size, axis.outputs, axis.stride, axis.per, taps, axis.dilation, axis.lo, axis.extent, *axis.margin,
-        _readers(axis), int(not (length == taps).all()),
+        axis.most_readers, int(not (length == taps).all()),
     )  # fmt: skip

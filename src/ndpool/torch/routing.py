@@ -20,21 +20,23 @@ from torch import Tensor, is_grad_enabled, strided
 from torch.autograd import forward_ad
 from torch.nn import Parameter
 
+from .. import record_text
 from ..engines import native, triton
 from ..engines.dtypes import check, name
 from ..errors import PoolError, PoolTypeError
 from ..op import Op
+from ..remembered import plans_of, remember
+from ..spec import Law
 from . import composite, operators, private
-from .gpu import Launched, reaches
-from .kernels import Bound
-from .pooling import REMEMBERED, Pooling, of
+from .bound import Bound
+from .gpu import reaches
+from .pooling import Pooling, of
 from .private import Function, dispatch_keys, dispatch_modes, is_zerotensor, tracing_state, transforms_active
 
 DIRECT = operators.AVAILABLE and not private.MISSING_PLAIN
 
 DTYPES = tuple(d for d in vars(torch).values() if isinstance(d, torch.dtype))
 NATIVE = tuple(d for d in DTYPES if name(d) in native.TYPES)
-ON_GPU = {law: tuple(d for d in DTYPES if triton.takes(law, d)) for law in triton.DTYPES}
 
 
 class PoolRuntimeError(PoolError, RuntimeError):
@@ -53,7 +55,7 @@ class Call:
         self.op, self.rank, self.negated = op, rank, negated
         self.indices = bool(getattr(op, "return_indices", False))
         self.keeps = bool(getattr(op, "keepdims", True))
-        self.bounds: dict[Any, Bound | Launched] = {}
+        self.plans = plans_of(Call, op, rank, negated)
 
     def pooling(self, ndim: int) -> Pooling:
         return of(self.op, ndim)
@@ -69,7 +71,7 @@ class Call:
     def accept_kind(self, dtype: torch.dtype, ndim: int) -> None:
         """Raise unless the law takes such elements, and torch's rules such a shape."""
         try:
-            check(self.op.law.name, dtype, "input")
+            check(self.op.law.kinds, self.op.law.name, dtype, "input")
         except PoolTypeError as error:
             raise PoolUnsupportedError(str(error)) from None
         if self.rank is not None and ndim not in (self.rank + 1, self.rank + 2):
@@ -83,15 +85,14 @@ def eager(call: Call, x: Tensor) -> Any:
     """The result, and where it was taken from if the record says so."""
     if DIRECT and is_plain(x):
         key = (x.shape, x.stride(), x.dtype, x.device.type)
-        bound = call.bounds.get(key)
+        bound = call.plans.get(key)
         if bound is None:
             call.accept(x)
             pooling = call.pooling(x.ndim)
             if call.indices or call.negated or not call.keeps or not served(x, pooling.law):
                 return traced(call, pooling, x)
-            if len(call.bounds) >= REMEMBERED:
-                call.bounds.clear()
-            bound = call.bounds[key] = pooling.bind(*key)
+            bound = pooling.bind(*key)
+            remember(call.plans, key, bound)
         return _direct(x, bound) if x.requires_grad and is_grad_enabled() else bound.forward(x)
     call.accept(x)
     return traced(call, call.pooling(x.ndim), x)
@@ -108,16 +109,16 @@ def traced(call: Call, pooling: Pooling, x: Tensor) -> Any:
     return tuple(t.squeeze(pooling.axes) for t in y) if call.indices else y.squeeze(pooling.axes)
 
 
-def served(x: Tensor, law: str) -> bool:
+def served(x: Tensor, law: Law) -> bool:
     """Whether the operators take x under that law. Of tensor subclasses they know the tracers' own."""
     kind = x.device.type
     return (
         operators.usable()
         and (type(x) in (Tensor, Parameter) or type(x).__module__.startswith(private.TRACERS))
         and (
-            _constant_gpu(x.device.index) and x.dtype in ON_GPU[law]
+            _constant_gpu(x.device.index) and triton.takes(law, x.dtype)
             if kind == "cuda"
-            else kind in CPU and x.dtype in NATIVE
+            else kind in CPU and native.takes(law, x.dtype)
         )
     )
 
@@ -138,17 +139,17 @@ _GPUS: dict[int | None, bool] = {}
 
 def _operators(pooling: Pooling, x: Tensor, indices: bool) -> Any:
     if not indices:
-        return operators.winners(x, pooling.text)[0] if pooling.one_winner else operators.forward(x, pooling.text)
+        return operators.winners(x, pooling.text)[0] if pooling.law.one_winner else operators.forward(x, pooling.text)
     y, residual = operators.winners(x, pooling.first)
     places = operators.positions(residual, *operators.back(x, pooling.first, pooling.axes))
-    return (y if pooling.one_winner else operators.forward(x, pooling.text)), places
+    return (y if pooling.law.one_winner else operators.forward(x, pooling.text)), places
 
 
 def _composite(pooling: Pooling, x: Tensor, indices: bool) -> Any:
     if not indices:
         return composite.pool(x, pooling.text)
     y, places = composite.winners(x, pooling.first)
-    return (y if pooling.one_winner else composite.pool(x, pooling.text)), places
+    return (y if pooling.law.one_winner else composite.pool(x, pooling.text)), places
 
 
 # -- straight to a plan ---------------------------------------------------------------------------------------------
@@ -183,7 +184,7 @@ class _Direct(Function):  # type: ignore[misc]
     """A plan between two plain tensors. Higher orders, and whatever else is not plain, take the operators."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, bound: Bound | Launched) -> Tensor:
+    def forward(ctx: Any, x: Tensor, bound: Bound) -> Tensor:
         y, kept = bound.kept(x)
         if isinstance(kept, Tensor):
             ctx.save_for_backward(kept)
@@ -201,7 +202,7 @@ class _Direct(Function):  # type: ignore[misc]
         if not watched and dispatch_keys(g) == _plain_keys(g.device):
             return bound.back(kept, g), None
         kept = torch.from_numpy(kept) if isinstance(kept, np.ndarray) else kept
-        text, sizes = repr(bound.op), [bound.inputs.shape[a] for a in bound.op.axes]
+        text, sizes = record_text.write(bound.op), [bound.window.shape[a] for a in bound.op.axes]
         return (operators.vjp_by_winner if bound.one_winner else operators.vjp)(kept, g, text, sizes, bound.last), None
 
 
