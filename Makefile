@@ -98,7 +98,7 @@ wheel: $(VENV)/tools
 	rm -rf build/wheel dist
 	$(PIP) wheel --no-build-isolation --no-deps -w build/wheel . $(EVERY)
 	PATH="$(CURDIR)/build/auditwheel/bin:$$PATH" auditwheel show build/wheel/*.whl
-	PATH="$(CURDIR)/build/auditwheel/bin:$$PATH" auditwheel -q repair -w dist build/wheel/*.whl
+	PATH="$(CURDIR)/build/auditwheel/bin:$$PATH" auditwheel repair -w dist build/wheel/*.whl
 	$(PYTHON) -m venv --clear build/installed
 	build/installed/bin/python -m pip --disable-pip-version-check -q install dist/*.whl pytest hypothesis
 	cp -r tests README.md build/installed
