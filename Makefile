@@ -100,7 +100,7 @@ wheel: $(VENV)/tools
 	PATH="$(CURDIR)/build/auditwheel/bin:$$PATH" auditwheel show build/wheel/*.whl
 	PATH="$(CURDIR)/build/auditwheel/bin:$$PATH" auditwheel repair -w dist build/wheel/*.whl
 	$(PYTHON) -m venv --clear build/installed
-	build/installed/bin/python -m pip --disable-pip-version-check -q install dist/*.whl pytest hypothesis
+	build/installed/bin/python -m pip --disable-pip-version-check -q install dist/*.whl pytest hypothesis mpmath
 	cp -r tests README.md build/installed
 	cd build/installed && bin/python -m tests.installed $(CURDIR)/dist/*.whl && bin/ndpool doctor
 	cd build/installed && bin/python -m pytest -q -c /dev/null tests/test_native_axes.py tests/test_native_thresholds.py

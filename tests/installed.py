@@ -18,7 +18,7 @@ PARTS = r"ndpool/([a-z_]+/)*[a-z_]+\.pyi?|ndpool/py\.typed|ndpool/_native\.abi3\
 def strangers(wheel: str) -> list[str]:
     """Files that no user needs: all but modules, the extension and what describes the package."""
     with zipfile.ZipFile(wheel) as files:
-        return [name for name in files.namelist() if not re.fullmatch(PARTS, name)]
+        return [file.filename for file in files.infolist() if not (file.is_dir() or re.fullmatch(PARTS, file.filename))]
 
 
 def first_example(readme: str) -> str:

@@ -220,8 +220,8 @@ SLOW: dict[str, Transform] = {
 FEW = ("max", "smooth max")
 
 
-DYNAMIC = (*FEW, "adaptive max", "unpool")
 LIKE_OTHERS = ("max with indices", "min", "sum", "adaptive avg", "global max", "global avg")  # to a tracer
+MET_BY_ALL = ("compile, training", "export")  # by ops of every kind; the other transforms by FEW
 
 
 def assert_same(got: Any, want: Any) -> None:
@@ -247,7 +247,8 @@ def check_traced(transform: Transform, op: str) -> None:
 
 def is_long(transform: str, op: str) -> bool:
     """Rows of seconds that say what others say."""
-    return op in LIKE_OTHERS or (transform == "compile, dynamic shapes" and op not in DYNAMIC)
+    dynamic = transform == "compile, dynamic shapes" and op in ("adaptive max", "unpool")
+    return op not in FEW and not dynamic and (op in LIKE_OTHERS or transform not in MET_BY_ALL)
 
 
 ROWS = [

@@ -70,7 +70,9 @@ def test_laws_over_few_windows(law: str) -> None:
         agree(window, LAWS[law], "float64", specials=law in EXTREMES, note=(name, counted))
 
 
-@pytest.mark.parametrize("law", [*PLAIN, *(pytest.param(law, marks=pytest.mark.long) for law in MORE)])
+@pytest.mark.parametrize(
+    "law", [pytest.param(law, marks=[pytest.mark.long] * (law in MORE or "split" in law)) for law in (*PLAIN, *MORE)]
+)
 def test_few_laws_over_windows(law: str) -> None:
     for name, counted, window in cases.told_apart(LAWS[law]):
         if has_work(window):
