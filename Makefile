@@ -82,9 +82,9 @@ endef
 
 test-torch: $(VENV)/base
 	$(call environment,build/torch-$(TORCH),torch==$(TORCH))
-	build/torch-$(TORCH)/bin/python -m pytest -q tests/torch
+	build/torch-$(TORCH)/bin/python -m pytest -q -m '' tests/torch
 	build/torch-$(TORCH)/bin/python -m tests.triton.compiled
-	TRITON_INTERPRET=1 build/torch-$(TORCH)/bin/python -m pytest -q tests/triton/test_torch.py
+	TRITON_INTERPRET=1 build/torch-$(TORCH)/bin/python -m pytest -q -m '' tests/triton/test_torch.py
 
 test-numpy: $(VENV)/base
 	$(call environment,build/numpy-$(NUMPY),numpy==$(NUMPY))
