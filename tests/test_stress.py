@@ -24,7 +24,7 @@ linux = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="threads
 def test_scenario(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     if why := stress.missing(name):
         pytest.skip(why)
-    assert stress.main(["--only", name, "--seconds", "1.3", "--seed", "12"]) == 0, capsys.readouterr().out
+    assert stress.main(["--only", name, "--seconds", "1", "--seed", "12"]) == 0, capsys.readouterr().out
 
 
 def test_a_run_that_fails_is_named(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
@@ -45,9 +45,9 @@ import sys, threading, time
 import numpy as np, ndpool
 op, x = ndpool.MaxPool(2), np.zeros((16, 128, 128), "f4")
 ndpool.set_threads(16)
-end = time.monotonic() + 20
+end = time.monotonic() + 5
 def work():
-    for _ in range(100_000 // {callers}):
+    for _ in range(40_000 // {callers}):
         op(x)
         if time.monotonic() > end:
             break
@@ -79,7 +79,7 @@ callers = [threading.Thread(target=work) for _ in range(4)]
 for caller in callers:
     caller.start()
 outcomes = set()
-for _ in range(100):
+for _ in range(40):
     child = os.fork()
     if child == 0:
         signal.alarm(20)  # ends a child that hangs

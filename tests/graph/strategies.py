@@ -19,12 +19,13 @@ from hypothesis import strategies as st
 from ndpool import Dual, Graph, Program
 from ndpool.graph import Var
 
+from .. import examples as thorough
+
 settings.register_profile(
     "graph",
     derandomize=True,
     deadline=None,
     database=None,
-    max_examples=60,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large],
 )
 
@@ -34,7 +35,7 @@ Shape = tuple[int, ...]
 
 def given(*args: Any, examples: int = 60, **kwargs: Any) -> Any:
     """hypothesis' `given` under the profile "graph", whatever profile the rest of a run has loaded."""
-    profile = settings(settings.get_profile("graph"), max_examples=examples)
+    profile = settings(settings.get_profile("graph"), max_examples=thorough(examples))
     return lambda test: profile(hypothesis.given(*args, **kwargs)(test))
 
 

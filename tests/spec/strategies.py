@@ -37,8 +37,14 @@ from ndpool.spec import (
     whole,
 )
 
+from .. import examples
+
 settings.register_profile(
-    "spec", derandomize=True, deadline=None, max_examples=30, phases=[Phase.explicit, Phase.generate, Phase.shrink]
+    "spec",
+    derandomize=True,
+    deadline=None,
+    max_examples=examples(30),
+    phases=[Phase.explicit, Phase.generate, Phase.shrink],
 )
 
 

@@ -15,6 +15,7 @@ import ndpool.torch
 from ndpool.torch import functional as N
 from tests import cases  # noqa: F401  # its profile of hypothesis
 
+from .. import examples
 from .ops import QUIET, Run, use
 
 pytestmark = QUIET
@@ -75,7 +76,7 @@ def reads_input(arguments: dict[str, Any], y: Tensor) -> bool:
     return bool(torch.isfinite(y).all())
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(40))
 @given(data=st.data())
 def test_max_pool(way: str, data: st.DataObject) -> None:
     rank, shape, arguments = data.draw(sliding(dilated=True))
@@ -94,7 +95,7 @@ def test_max_pool(way: str, data: st.DataObject) -> None:
     compare(lambda z: ours(z, **arguments), lambda z: theirs(z, **arguments), x, seed, exact=True)
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(data=st.data())
 def test_avg_pool(way: str, data: st.DataObject) -> None:
     rank, shape, arguments = data.draw(sliding(dilated=False))
@@ -107,7 +108,7 @@ def test_avg_pool(way: str, data: st.DataObject) -> None:
     compare(lambda z: ours(z, **arguments), lambda z: theirs(z, **arguments), x, seed, exact=False)
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(30))
 @given(data=st.data())
 @pytest.mark.parametrize("law", ["max", "avg"])
 def test_adaptive_pool(way: str, law: str, data: st.DataObject) -> None:
@@ -125,7 +126,7 @@ def test_adaptive_pool(way: str, law: str, data: st.DataObject) -> None:
     compare(lambda z: ours(z, size), lambda z: theirs(z, size), x, seed, law == "max")
 
 
-@settings(max_examples=30)
+@settings(max_examples=examples(30))
 @given(data=st.data())
 def test_lp_pool(way: str, data: st.DataObject) -> None:
     """Of even p, where torch's x^p is |x|^p, in whole windows, and away from 0, where torch's gradient is NaN."""
@@ -139,7 +140,7 @@ def test_lp_pool(way: str, data: st.DataObject) -> None:
     compare(lambda z: ours(z, p, k, s), lambda z: theirs(z, p, k, s), x, seed, exact=False)
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(data=st.data())
 def test_max_unpool(way: str, data: st.DataObject) -> None:
     """On windows that overlap, too, where torch's value is the last one put."""

@@ -39,7 +39,7 @@ OPS: dict[str, tuple[str, tuple[Any, ...], dict[str, Any]]] = {
 
 
 def x() -> Tensor:
-    return torch.randn(1, 2, 4, 5, dtype=torch.float64, generator=torch.Generator().manual_seed(1)).requires_grad_()
+    return torch.randn(1, 2, 3, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(1)).requires_grad_()
 
 
 @pytest.mark.parametrize("op", OPS)

@@ -1,4 +1,7 @@
-"""Compile kernels for a GPU that is not here: `python -m tests.triton.compiled`, without TRITON_INTERPRET."""
+"""Compile kernels for a GPU that is not here: `python -m tests.triton.compiled`, without TRITON_INTERPRET.
+
+With `--few`: every kernel, window, law and dtype, but not every pair of them.
+"""
 
 from __future__ import annotations
 
@@ -78,12 +81,24 @@ def run(window: Window, law: Law, dtype: torch.dtype) -> list[Any]:
     return made
 
 
-def main() -> None:
-    rows = [(w, law, torch.float32) for w in WINDOWS for law in ("max", "mean")]
-    rows += [("plane", law, torch.float32) for law in LAWS if law not in ("max", "mean")]
-    rows += [("space", "max", torch.int32)]
-    rows += [("plane", law, dtype) for law in ("max", "sum") for dtype in POINTERS if dtype is not torch.float32]
-    for window, law, dtype in rows:
+Row = tuple[str, str, torch.dtype]
+FEW: list[Row] = [
+    *((window, "max", torch.float32) for window in WINDOWS),
+    *((window, "mean", torch.float32) for window in ("one after another", "bins", "long")),
+    *(("plane", law, torch.float32) for law in LAWS if law != "max"),
+    *(("plane", "max", dtype) for dtype in POINTERS if dtype is not torch.float32),
+    *(("plane", "sum", dtype) for dtype in (torch.bfloat16, torch.uint8, torch.int64)),
+]
+ALL: list[Row] = [
+    *FEW,
+    *((window, "mean", torch.float32) for window in WINDOWS),
+    *(("plane", "sum", dtype) for dtype in POINTERS),
+    ("space", "max", torch.int32),
+]
+
+
+def main(*arguments: str) -> None:
+    for window, law, dtype in dict.fromkeys(FEW if "--few" in arguments else ALL):
         start = time.perf_counter()
         made = run(WINDOWS[window], LAWS[law], dtype)
         took = time.perf_counter() - start
@@ -92,4 +107,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(*sys.argv[1:]))
