@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 import ndpool
-from ndpool import cli, demo
+from ndpool import cli, demo, remembered
 from ndpool.engines import native, portable
 
 
@@ -122,6 +122,7 @@ def test_a_broken_engine_fails_the_demo(part, monkeypatch, tmp_path, capsys):
         }
         return replace(linear, **broken[part])
 
+    remembered.forget()
     monkeypatch.setattr(portable.Portable, "linearize", wrong)
     monkeypatch.setattr(native, "supports", lambda *_: False)
     assert cli.main(["demo", "--out", str(tmp_path / "a.html")]) == 1
