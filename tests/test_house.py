@@ -159,7 +159,7 @@ UNKNOWN = Law(PRODUCT.lift, PRODUCT.merge, PRODUCT.finish, PRODUCT.weigh, "produ
 LAWS = {
     "max": maximum(), "max split": maximum("split", "ignore"), "min last": minimum("last"), "min all": minimum("all"),
     "sum": SUM, "mean": mean(), "mean over 3": mean(3), "mean over much": mean(1 << 31), "smooth max": smooth_max(),
-    "smooth min": smooth_max(-2), "lp 1": lp(1), "lp 2.5": lp(2.5), "product": PRODUCT, "unknown": UNKNOWN,
+    "smooth min": smooth_max(-0.5), "lp 1": lp(1), "lp 2.5": lp(2.5), "product": PRODUCT, "unknown": UNKNOWN,
 }  # fmt: skip
 TYPES = ("bool", "int8", "int32", "uint64", "float16", "float32", "float64", "longdouble", "complex64")
 WINDOWS = {

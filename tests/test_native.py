@@ -798,6 +798,14 @@ def test_arrays_that_lie_alike_share_a_plan() -> None:
     assert len({id(plan) for plan in [bound(x), *others]}) == 5
 
 
+@pytest.mark.parametrize("law", ["max", "mean", "lp 2"])
+def test_values_and_tangents_in_the_other_byte_order(law: str) -> None:
+    x, dx = np.arange(12.0).reshape(3, 4) + 1, np.ones((3, 4))
+    op = {"max": ndpool.MaxPool(2), "mean": ndpool.AvgPool(2), "lp 2": ndpool.LpPool(2, 2)}[law]
+    other = [part.tolist() for part in op.value_and_jvp(x.astype(">f8"), dx.astype(">f8"))]
+    assert other == [part.tolist() for part in op.value_and_jvp(x, dx)]
+
+
 SETTINGS = """
 import numpy as np, ndpool
 from ndpool.engines import choose, native

@@ -235,7 +235,7 @@ class Plan(base.Plan):
         self, dtype: np.dtype[Any], strides: tuple[int, ...], law: Law | None = None, axes: tuple[int, ...] = ()
     ) -> Plan:
         """The plan of the same window for other arrays: tangents, or those whose positions within `axes` are wanted."""
-        key = dtype, strides, law is None, axes
+        key = dtype, strides, axes  # a law of its own comes with axes
         found = self._relatives.get(key)
         if found is None:
             if len(self._relatives) >= MOST_RELATIVES:
