@@ -24,7 +24,7 @@ linux = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="threads
 def test_scenario(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     if why := stress.missing(name):
         pytest.skip(why)
-    assert stress.main(["--only", name, "--seconds", "1", "--seed", "12"]) == 0, capsys.readouterr().out
+    assert stress.main(["--only", name, "--seconds", "1.3", "--seed", "12"]) == 0, capsys.readouterr().out
 
 
 def test_a_run_that_fails_is_named(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
