@@ -22,7 +22,7 @@ struct Cover {
   i64 start, taps;
 };
 struct Clipped {
-  i64 start, first, length, skipped;
+  i64 start, first = 0, length = 0, skipped = 0;
 };
 
 enum class Windows : int32_t { sliding, bins, readers };
@@ -43,11 +43,11 @@ struct Axis {
   // Between `whole_from` and `whole_to` windows repeat: output q * phases + r reads the same number of positions for
   // every q, all inside the input, and `stride` further on for the next q.
   i64 phases, stride, whole_from, whole_to;
-  bool slides;  // start(o) = origin + o * stride
-  bool blocks;  // long windows that overlap: merge the ends of blocks rather than tap by tap
-  bool lines;   // long windows that hardly do: merge many taps side by side
-  bool turns;   // rows are better folded as columns: many of their outputs are unlike their neighbours
-  bool gaps;    // some output may read nothing
+  bool slides;      // start(o) = origin + o * stride
+  bool blocks;      // long windows that overlap: merge the ends of blocks rather than tap by tap
+  bool lines;       // long windows that hardly do: merge many taps side by side
+  bool as_columns;  // rows are better folded as columns: many of their outputs are unlike their neighbours
+  bool gaps;        // some output may read nothing
 
   INLINE Cover covers(i64 o) const;
   INLINE i64 start(i64 o) const { return covers(o).start; }
@@ -84,15 +84,15 @@ namespace {
 [[gnu::cold, gnu::noinline]] Clipped clip_apart(Cover c, i64 step, i64 low, i64 high) {
   i64 skipped = c.start < low ? ceil_div(low - c.start, step) : 0;
   i64 end = c.start + (c.taps - 1) * step < high ? c.taps : ceil_div(high - c.start, step);  // taps below `high`
-  if (end <= skipped) return {c.start, 0, 0, 0};
-  return {c.start, c.start + skipped * step, end - skipped, skipped};
+  if (end <= skipped) return {.start = c.start};
+  return {.start = c.start, .first = c.start + skipped * step, .length = end - skipped, .skipped = skipped};
 }
 
 INLINE Clipped clip(Cover c, i64 step, i64 low, i64 high) {
   if (step != 1) return clip_apart(c, step, low, high);
   i64 first = c.start < low ? low : c.start, end = c.start + c.taps < high ? c.start + c.taps : high;
-  if (first >= end) return {c.start, 0, 0, 0};
-  return {c.start, first, end - first, first - c.start};
+  if (first >= end) return {.start = c.start};
+  return {.start = c.start, .first = first, .length = end - first, .skipped = first - c.start};
 }
 
 }  // namespace

@@ -10,18 +10,18 @@
 
 namespace ndpool {
 
-constexpr i64 DEALT = 48;  // outputs from which on the phases of a row are worth rows of their own
+constexpr i64 PHASED_FROM = 48;  // outputs of a row from which on its phases are worth rows of their own
 
 enum class Law : int32_t { max, sum, smooth_max, lp };  // min is max, and beta < 0 is beta > 0, of the flipped input
 enum class Ties : int32_t { first, last, all, split };
 enum class Mode : int32_t {
-  forward,    // x -> y
-  winners,    // x -> y, residual
-  push,       // x, dx -> dy, y
-  pull,       // x, dy -> dx
-  pick,       // residual, dx -> dy
-  spread,     // residual, dy -> dx
-  positions,  // residual -> flat positions
+  forward,        // x -> y
+  winners,        // x -> y, residual
+  jvp,            // x, dx -> dy, y
+  vjp,            // x, dy -> dx
+  jvp_by_winner,  // residual, dx -> dy
+  vjp_by_winner,  // residual, dy -> dx
+  positions,      // residual -> flat positions
 };
 enum class Type : int32_t { f32, f64, f16, bf16, i8, i16, i32, i64, u8, u16, u32, u64 };
 constexpr i64 BYTES[] = {4, 8, 2, 2, 1, 2, 4, 8, 1, 2, 4, 8};  // of one element of each type
@@ -47,9 +47,9 @@ struct Plan {
   i64 tap_steps[MOST_AXES];                         // what the next tap along a pooled axis adds to a residual
   i64 position_steps[MOST_AXES];  // row-major strides of the pooled axes as the caller numbers positions
   i64 residual_bytes;
-  // How the work is cut: units of `band` consecutive outermost outputs (or inputs, for pull and spread) of one tile, or
-  // of several whole tiles; or, if `pieces` > 1, a piece of one output's window each (not for pull and spread).
-  i64 band, tiles_a_unit, band_back, tiles_a_unit_back, pieces;
+  // How the work is cut. A unit is `band` consecutive outermost outputs of one tile, or several whole tiles; or, if
+  // `pieces` > 1, a piece of the window of one output. In vjp and vjp_by_winner it is inputs (`back`), never pieces.
+  i64 band, tiles_per_unit, band_back, tiles_per_unit_back, pieces;
   i64 unit_size, unit_size_back;  // elements of one of them, about
   bool even, padded, empty;  // all outputs count alike; some count positions that they do not read; some count nothing
   bool unread;               // some inputs are read by no output
@@ -65,7 +65,7 @@ struct Array {
 struct Job {
   const Plan *plan;
   Mode mode;
-  Type moved;  // the type of dx and dy
+  Type tangent_type;  // of dx and dy
   Array x, a, y, b;
   bool overflow;  // an integer sum did not fit
   // If windows are cut into pieces: the states of all pieces, `PIECE_BYTES` each, and per output how many are missing.

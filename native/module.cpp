@@ -98,8 +98,7 @@ bool read_axis(PyObject *given, std::vector<OwnedAxis> &to) {
 void destroy(PyObject *capsule) { delete static_cast<OwnedPlan *>(PyCapsule_GetPointer(capsule, "ndpool.plan")); }
 
 // plan(law, ties, ignore_nan, flip, mean, type, parameter, divisor, lanes, order, lead_sizes, folds, tap_steps,
-//      position_steps, axes)
-//      for bins
+//      position_steps, axes), with an axis as `read_axis` has it
 PyObject *make_plan(PyObject *, PyObject *args) {
   int law, ties, ignore_nan, flip, mean, type;
   double parameter;
@@ -167,7 +166,6 @@ struct Unlocked {
 
 constexpr i64 SMALL = 16384;    // elements that are not worth giving up the lock
 constexpr i64 LARGE = 1 << 20;  // elements of a unit after which Ctrl-C would come late
-constexpr auto LOOKS = std::chrono::milliseconds(50);
 
 // What a task borrows from the interpreter: its arrays, and its plan if it has one.
 struct Borrowed {
@@ -197,7 +195,7 @@ struct ArrayTask : Task {
   bool goes_on(bool caller) {
     if (!caller || !unlocked) return true;
     auto now = std::chrono::steady_clock::now();
-    if (now - looked < LOOKS) return true;
+    if (now - looked < Pool::LOOKS) return true;
     looked = now;
     interrupted = !unlocked->look_for_signals();
     return !interrupted;
@@ -243,8 +241,8 @@ struct Running final : ArrayTask {
   std::vector<i64> missing;
   std::atomic<i64> refused{0};  // bytes of scratch that there was no memory for
 
-  Running(PyObject *capsule, const Plan &p, Mode mode, Type moved) : ArrayTask(chosen->units(p, mode)) {
-    job.plan = &p, job.mode = mode, job.moved = moved;
+  Running(PyObject *capsule, const Plan &p, Mode mode, Type tangents) : ArrayTask(chosen->units(p, mode)) {
+    job.plan = &p, job.mode = mode, job.tangent_type = tangents;
     if (units() > 0 && p.pieces > 1) {
       i64 outputs = p.tiles * p.axes[0].outputs;
       piece_states.resize(size_t(outputs * p.pieces * PIECE_BYTES));
@@ -294,11 +292,11 @@ struct Running final : ArrayTask {
   void start_over() override { std::fill(missing.begin(), missing.end(), job.plan->pieces); }
 };
 
-// run(plan, mode, moved, x, a, y, b, threads) -> whether all integer sums fitted
+// run(plan, mode, tangent_type, x, a, y, b, threads) -> whether all integer sums fitted
 PyObject *run(PyObject *, PyObject *args) {
   PyObject *capsule, *objects[4];
-  int mode, moved, threads;
-  if (!PyArg_ParseTuple(args, "OiiOOOOi", &capsule, &mode, &moved, objects, objects + 1, objects + 2, objects + 3,
+  int mode, tangents, threads;
+  if (!PyArg_ParseTuple(args, "OiiOOOOi", &capsule, &mode, &tangents, objects, objects + 1, objects + 2, objects + 3,
                         &threads))
     return nullptr;
   auto *owned = static_cast<OwnedPlan *>(PyCapsule_GetPointer(capsule, "ndpool.plan"));
@@ -308,14 +306,14 @@ PyObject *run(PyObject *, PyObject *args) {
   for (int i = 0; i < p.rank; i++) elements *= std::max(p.axes[i].size, p.axes[i].outputs);
   try {
     if (elements < SMALL) {
-      Running running(capsule, p, Mode(mode), Type(moved));
+      Running running(capsule, p, Mode(mode), Type(tangents));
       if (!running.take(objects, *owned)) return nullptr;
       running.work(true);
       return running.answer();
     }
-    auto running = std::make_shared<Running>(capsule, p, Mode(mode), Type(moved));
+    auto running = std::make_shared<Running>(capsule, p, Mode(mode), Type(tangents));
     if (!running->take(objects, *owned)) return nullptr;
-    bool back = mode == int(Mode::pull) || mode == int(Mode::spread);
+    bool back = mode == int(Mode::vjp) || mode == int(Mode::vjp_by_winner);
     if (!run_unlocked(running, threads, back ? p.unit_size_back : p.unit_size)) return nullptr;
     return running->answer();
   } catch (const std::bad_alloc &) {

@@ -12,7 +12,7 @@ namespace ndpool {
 
 constexpr i64 UNIT = 32768;       // elements of a unit of work: its scratch stays in the caches
 constexpr i64 DIRECT = 8;         // windows up to that many taps are never worth cutting into blocks
-constexpr i64 EDGES = 8;          // rows of which more than one output in so many is at an end are better turned
+constexpr i64 EDGES = 8;          // rows of which more than one output in so many is at an end are better columns
 constexpr i64 LINE = 16;          // windows from that many taps on are worth merging side by side
 constexpr i64 FEW_OUTPUTS = 256;  // so many may be looked at one by one
 
@@ -73,8 +73,8 @@ struct OwnedAxis {
     axis.blocks = taps > DIRECT && taps - 1 > 2 * moves + 4;  // merges per output: each tap, or each position twice
     axis.lines = !axis.blocks && taps >= LINE && moves > 2;
     i64 unlike = axis.outputs - (axis.whole_to - axis.whole_from);
-    bool phased = axis.phases > 2 || (axis.phases == 2 && axis.outputs < DEALT);
-    axis.turns = !axis.lines && axis.outputs > 1 && (phased || unlike * EDGES > axis.outputs);
+    bool phased = axis.phases > 2 || (axis.phases == 2 && axis.outputs < PHASED_FROM);
+    axis.as_columns = !axis.lines && axis.outputs > 1 && (phased || unlike * EDGES > axis.outputs);
   }
 
   // Whether all outputs count as much as each other (for certain), and whether some may count positions that they do
@@ -198,7 +198,7 @@ struct OwnedPlan {
     bool folds = p.law == Law::smooth_max || p.law == Law::lp || (p.law == Law::max && p.ties >= Ties::all);
     i64 again = folds ? reach : std::min(reach, a.outputs);
     i64 tile = std::max<i64>(1, std::max(tile_in, tile_out));
-    p.tiles_a_unit = p.tiles_a_unit_back = std::max<i64>(1, UNIT / tile);
+    p.tiles_per_unit = p.tiles_per_unit_back = std::max<i64>(1, UNIT / tile);
     p.band = std::clamp<i64>(rows / moves, 1, a.outputs);
     p.band_back = std::clamp<i64>(std::max(fitting, 8 * again), 1, a.size);
     p.pieces = 1;

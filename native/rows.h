@@ -33,7 +33,7 @@ template <class S, class T> INLINE S narrow(T x) {
 }
 
 // what `flip` and a type of the same size with the other kind of sign do to the bits
-template <class S, class T> INLINE T turn(T x, bool flip) {
+template <class S, class T> INLINE T flipped(T x, bool flip) {
   if constexpr (std::is_floating_point_v<T>)
     return flip ? -x : x;
   else {
@@ -74,7 +74,7 @@ INLINE void save_halves(char *p, Vec<float> v) {
 
 template <class S, class T> void load_as(const char *from, i64 stride, T *to, i64 n, bool flip) {
   if (stride != sizeof(S)) {
-    for (i64 i = 0; i < n; i++) to[i] = turn<S, T>(T(widen(element<S>(from + i * stride))), flip);
+    for (i64 i = 0; i < n; i++) to[i] = flipped<S, T>(T(widen(element<S>(from + i * stride))), flip);
     return;
   }
   i64 i = 0;
@@ -91,7 +91,7 @@ template <class S, class T> void load_as(const char *from, i64 stride, T *to, i6
       Vec<float> v = __builtin_bit_cast(Vec<float>, wide << 16);
       save<Vec<float>>(to + i, flip ? -v : v);
     }
-  for (; i < n; i++) to[i] = turn<S, T>(T(widen(element<S>(from + i * i64(sizeof(S))))), flip);
+  for (; i < n; i++) to[i] = flipped<S, T>(T(widen(element<S>(from + i * i64(sizeof(S))))), flip);
 }
 
 template <class S, class T> void store_as(char *to, const T *from, i64 n, bool flip) {
@@ -112,7 +112,7 @@ template <class S, class T> void store_as(char *to, const T *from, i64 n, bool f
       save<Shorts>(reinterpret_cast<uint16_t *>(to) + i, __builtin_convertvector(bits16, Shorts));
     }
   for (; i < n; i++) {
-    S s = narrow<S, T>(turn<S, T>(from[i], flip));
+    S s = narrow<S, T>(flipped<S, T>(from[i], flip));
     __builtin_memcpy(to + i * i64(sizeof(S)), &s, sizeof s);
   }
 }
@@ -173,10 +173,10 @@ template <class T, class Visit> INLINE void with_type(Type type, Visit visit) {
   }
 }
 
-template <class T> void load_row(Type type, const char *from, i64 stride, T *to, i64 n, bool flip) {
+template <class T> NOINLINE void load_row(Type type, const char *from, i64 stride, T *to, i64 n, bool flip) {
   with_type<T>(type, [&](auto s) { load_as<decltype(s), T>(from, stride, to, n, flip); });
 }
-template <class T> void store_row(Type type, char *to, const T *from, i64 n, bool flip) {
+template <class T> NOINLINE void store_row(Type type, char *to, const T *from, i64 n, bool flip) {
   with_type<T>(type, [&](auto s) { store_as<decltype(s), T>(to, from, n, flip); });
 }
 
@@ -195,6 +195,20 @@ template <class T> bool as_they_are(Type type, bool flip) {
     return type == Type::i32;
   else
     return type == Type::i64;
+}
+
+// visit(R{}) with the type of a residual
+template <class Visit> INLINE void with_residual(const Plan &p, Visit visit) {
+  switch (p.residual_bytes) {
+    case 1:
+      return visit(uint8_t());
+    case 2:
+      return visit(uint16_t());
+    case 4:
+      return visit(uint32_t());
+    default:
+      return visit(uint64_t());
+  }
 }
 
 }  // namespace

@@ -63,6 +63,8 @@ class Task {
 
 class Pool {
  public:
+  static constexpr std::chrono::milliseconds LOOKS{50};  // how often a caller looks for signals
+
   static Pool &get() {
     static Pool *pool = new Pool;  // never destroyed: workers outlive static destruction
     return *pool;
@@ -119,7 +121,6 @@ class Pool {
   }
 
  private:
-  static constexpr std::chrono::milliseconds LOOKS{50};
   static constexpr std::chrono::seconds IDLE{2};  // how long a worker waits for work before it ends
 
   struct Worker {

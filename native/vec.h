@@ -232,7 +232,8 @@ template <int N, bool WRITTEN_OUT, class Body> INLINE void times(Body body) {
 }
 
 // The processor's shuffles stay within 16 bytes, or move these as a whole; neither needs a table of indices. Elements
-// of a and b in turn, of the first and of the second half of each 16 bytes; and the even and the odd of the 16 bytes.
+// of a and b alternately, of the first and of the second half of each 16 bytes; and the even and the odd of the 16
+// bytes.
 template <class X, size_t... I> INLINE void weave_within(X a, X b, X &low, X &high, std::index_sequence<I...>) {
   constexpr int N = LANES<X>, K = LANES<Small<Element<X>>>;
   low = __builtin_shufflevector(a, b, (int(I) % 2 * N + int(I) / K * K + int(I) % K / 2)...);
@@ -247,7 +248,7 @@ template <class X, size_t... I> INLINE void deal_whole(X a, X b, X &even, X &odd
 // N vectors of N elements become those of their first elements, their second elements, ...: first within 16 bytes, the
 // vectors of the second half of a group moving in between those of the first; then the 16 bytes of groups. All written
 // out, so that they stay in registers.
-template <class X, int DONE = 1> INLINE void turn_square(X *v) {
+template <class X, int DONE = 1> INLINE void transpose_square(X *v) {
   constexpr int N = LANES<X>, K = LANES<Small<Element<X>>>;
   if constexpr (DONE < N) {
     X w[N];
@@ -262,45 +263,47 @@ template <class X, int DONE = 1> INLINE void turn_square(X *v) {
         deal_whole<X>(v[2 * j * K + at], v[(2 * j + 1) * K + at], w[j * K + at], w[(j + M / 2) * K + at], lanes);
       }
     });
-    turn_square<X, 2 * DONE>(w);
+    transpose_square<X, 2 * DONE>(w);
     times<N, true>([&](int i) INLINE_LAMBDA { v[i] = w[i]; });
   }
 }
 
 // to[i * to_row + j] = from[j * row + i] for n rows of m elements, in squares; the last ones overlap those before
-template <class X, class T> void turn_squares(const T *from, i64 n, i64 m, i64 row, T *to, i64 to_row) {
+template <class X, class T> NOINLINE void transpose_squares(const T *from, i64 n, i64 m, i64 row, T *to, i64 to_row) {
   constexpr int N = LANES<X>;
   for (i64 next = 0; next < n; next += N)
     for (i64 on = 0; on < m; on += N) {
       i64 j = next + N <= n ? next : n - N, i = on + N <= m ? on : m - N;
       X v[N];
       times<N, true>([&](int k) INLINE_LAMBDA { v[k] = load<X>(from + (j + k) * row + i); });
-      turn_square<X>(v);
+      transpose_square<X>(v);
       times<N, true>([&](int k) INLINE_LAMBDA { save<X>(to + (i + k) * to_row + j, v[k]); });
     }
 }
-template <class T> void turn_over(const T *from, i64 n, i64 m, i64 row, T *to, i64 to_row) {
+template <class T> NOINLINE void transpose(const T *from, i64 n, i64 m, i64 row, T *to, i64 to_row) {
   i64 shorter = n < m ? n : m;
-  if (shorter >= LANES<Vec<T>>) return turn_squares<Vec<T>>(from, n, m, row, to, to_row);
-  if (shorter >= LANES<Small<T>>) return turn_squares<Small<T>>(from, n, m, row, to, to_row);
+  if (shorter >= LANES<Vec<T>>) return transpose_squares<Vec<T>>(from, n, m, row, to, to_row);
+  if (shorter >= LANES<Small<T>>) return transpose_squares<Small<T>>(from, n, m, row, to, to_row);
   for (i64 j = 0; j < n; j++)
     for (i64 i = 0; i < m; i++) to[i * to_row + j] = from[j * row + i];
 }
 
 // body(X{}, j) for j = 0, LANES, ...; the last vector overlaps the one before it, so results must not be read again.
-// SHORT: whether rows shorter than a vector are worth a loop of their own.
-template <class T, bool SHORT = false, class Body> INLINE void each_vector(i64 n, Body body) {
+// SHORT: whether rows shorter than a vector are worth a loop of small vectors. ONES: whether rows may be shorter still;
+// their elements go one by one.
+template <class T, bool SHORT = false, bool ONES = true, class Body> INLINE void each_vector(i64 n, Body body) {
   constexpr int N = LANES<Vec<T>>, M = LANES<Small<T>>;
   if (n >= N) {
     for (i64 j = 0; j < n; j += N) body(Vec<T>{}, j + N <= n ? j : n - N);
     return;
   }
   if constexpr (SHORT && M < N)
-    if (n >= M) {
+    if (!ONES || n >= M) {
       for (i64 j = 0; j < n; j += M) body(Small<T>{}, j + M <= n ? j : n - M);
       return;
     }
-  for (i64 j = 0; j < n; j++) body(One<T>{}, j);
+  if constexpr (ONES)
+    for (i64 j = 0; j < n; j++) body(One<T>{}, j);
 }
 
 // The same with MANY vectors at a time while there are as many: body(X{}, how many, j)

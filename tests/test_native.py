@@ -429,6 +429,20 @@ def test_special_values_at_every_place_agree_with_the_reference(law: str, axis: 
             assert np.array_equal(got[1], want[1]), dtype.name
 
 
+@pytest.mark.parametrize("law", [*NORMS, *SMOOTH])
+def test_infinite_tangents_beside_infinite_taps_agree_with_the_reference(law: str) -> None:
+    """Where y is infinite a finite tap has no derivative: 0, and not 0 times an infinite tangent."""
+    rng = np.random.default_rng(9)
+    for axis in (whole(3), sliding(4, 3, 1, (1, 1), 1, False, False), sliding(4, 2)):
+        window = Window((axis,))
+        for _ in range(100):
+            x = rng.choice([1.0, 2.0, -3.0, 0.0, math.inf, -math.inf], window.shape)
+            dx = rng.choice([1.0, 2.0, math.inf, -math.inf, math.nan], window.shape)
+            with np.errstate(all="ignore"):
+                got, want = (e.linearize(window, LAWS[law], x).jvp(dx) for e in (native, reference))
+            np.testing.assert_allclose(got, want, 1e-12, 1e-12)
+
+
 @pytest.mark.parametrize("law", [*SUMS, *NORMS, *SMOOTH])
 def test_subnormal_numbers_are_not_flushed_to_zero(law: str) -> None:
     for dtype in (F32, F64):

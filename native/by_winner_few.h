@@ -1,0 +1,372 @@
+// Derivatives by winner where few taps meet: vectors are compared with one tap after another, and what matches is
+// taken.
+//
+//   jvp: a row of outputs       residual  4 0 4 8 ...    tap 0: dx of tap 0 where the residual is 0
+//                                                        tap 4: dx of tap 4 where the residual is 4, ...
+//   vjp: a row of inputs        for each output that may have read them, by which tap is known:
+//                               add its dy where its residual is that tap
+#pragma once
+#include "tap_offsets.h"
+
+namespace ndpool {
+namespace {
+
+constexpr i64 FEW = 9;  // taps, or readers, up to which comparing with each of them is the faster way
+
+// What may have won, or been won by, an element of a row: something `at` elements further on, if the residual is `tap`.
+struct Candidate {
+  i64 at, tap;
+};
+struct Candidates {
+  Candidate all[FEW];
+  i64 n;
+  void clear() { n = 1, all[0] = {0, 0}; }
+  // each of them with each of `count` places along one more axis
+  template <class Place> void along(i64 count, Place place) {
+    Candidate before[FEW];
+    i64 many = n;
+    std::memcpy(before, all, size_t(many) * sizeof(Candidate));
+    n = 0;
+    for (i64 i = 0; i < many; i++)
+      for (i64 k = 0; k < count; k++) {
+        Candidate m = place(k);
+        all[n++] = {before[i].at + m.at, before[i].tap + m.tap};
+      }
+  }
+};
+
+// What the candidates of a row follow from, but for where it lies: two numbers per axis.
+struct Key {
+  i64 at[2 * MOST_AXES];
+  int n = -1;
+  bool operator==(const Key &k) const {
+    bool same = n == k.n;
+    for (int i = 0; same && i < n; i++) same = at[i] == k.at[i];
+    return same;
+  }
+};
+
+// visit(o) for each place of the first `outer` axes, the first of which runs over [from, to)
+template <class Visit> void each_place(const i64 *sizes, int outer, i64 from, i64 to, Visit visit) {
+  i64 o[MOST_AXES] = {from};
+  if (from >= to) return;
+  for (int i = 0; i >= 0;) {
+    visit(o);
+    for (i = outer - 1; i >= 0; i--) {
+      if (++o[i] < (i == 0 ? to : sizes[i])) break;
+      o[i] = i == 0 ? from : 0;
+    }
+  }
+}
+
+// Whether tangents that lie as `a` says, elements of `size` bytes, can be compared so.
+inline bool can_compare_taps(const Plan &p, const Array &a, i64 size) {
+  const Axis &inner = p.axes[p.rank - 1];
+  i64 along = a.strides[p.lead + p.rank - 1], lane = a.strides[p.lead + p.rank];
+  bool laid = reinterpret_cast<uintptr_t>(a.data) % size_t(size) == 0 && (p.lanes > 1 ? lane == size : along == size);
+  for (int i = 0; i < p.lead + p.rank; i++) laid = laid && a.strides[i] % size == 0;
+  return laid && p.taps <= FEW && (p.lanes > 1 || inner.stride <= 2);
+}
+
+// The tangents of a tile's outputs: of the taps of their window, the one that won.
+template <class T> struct CompareTaps {
+  using I = Int<T>;
+  const TapOffsets &places;
+  Part of;
+  const T *dx;  // the tile
+  const uint8_t *winners;
+  T *dy;
+
+  CompareTaps(const TapOffsets &taps, const Part &tile, const char *from, const char *residual, char *to)
+      : places(taps),
+        of(tile),
+        dx(reinterpret_cast<const T *>(from)),
+        winners(reinterpret_cast<const uint8_t *>(residual)),
+        dy(reinterpret_cast<T *>(to)) {}
+
+  void run() const { places.p.lanes > 1 || places.p.axes[places.p.rank - 1].stride == 1 ? run<1>() : run<2>(); }
+
+ private:
+  template <int STRIDE> void run() const {
+    const Plan &p = places.p;
+    const i64 *strides = places.strides;
+    int outer = p.lanes > 1 ? p.rank : p.rank - 1;
+    const Axis &inner = p.axes[p.rank - 1];
+    i64 sizes[MOST_AXES], begin = p.rank == 1 ? of.from : 0, end = p.rank == 1 ? of.to : inner.outputs, at = 0;
+    for (int i = 0; i < p.rank; i++) sizes[i] = p.axes[i].outputs;
+    i64 a = most(begin, inner.whole_from), b = least(end, inner.whole_to);
+    if (a >= b) a = b = end;
+    Candidates taps;
+    Key seen;
+    each_place(sizes, outer, of.from, outer > 0 ? of.to : of.from + 1, [&](const i64 *o) {
+      i64 corner = 0;
+      Key key;
+      bool read = true;
+      for (int i = 0; i < outer; i++) {
+        Clipped w = p.axes[i].at(o[i]);
+        corner += w.start * strides[i];
+        read = read && w.length > 0;
+        key.at[2 * i] = w.skipped, key.at[2 * i + 1] = w.length;
+      }
+      key.n = 2 * outer;
+      if (!(key == seen)) {
+        seen = key;
+        taps.clear();
+        auto along = [&](int i, i64 k0, i64 length) {
+          i64 step = p.axes[i].step * strides[i];
+          taps.along(length, [&](i64 k) { return Candidate{(k0 + k) * step, (k0 + k) * p.tap_steps[i]}; });
+        };
+        for (int i = 0; i < outer; i++) along(i, key.at[2 * i], key.at[2 * i + 1]);
+        if (p.lanes == 1 && a < b) along(p.rank - 1, inner.at(a).skipped, inner.length(a));
+      }
+      if (p.lanes > 1) {
+        compare_row<1>(taps, dx + corner, at, p.lanes);
+        at += p.lanes;
+        return;
+      }
+      auto look_up = [&](i64 j) {
+        Clipped w = inner.at(j);
+        dy[at + j - begin] = read && w.length > 0 ? dx[corner + w.start + places.table[winners[at + j - begin]]] : T(0);
+      };
+      for (i64 j = begin; j < a; j++) look_up(j);
+      if (a < b) compare_row<STRIDE>(taps, dx + corner + inner.start(a), at + a - begin, b - a);
+      for (i64 j = b; j < end; j++) look_up(j);
+      at += end - begin;
+    });
+  }
+
+  // n outputs from `at` on, whose candidates lie alike
+  template <int STRIDE> INLINE void compare_row(const Candidates &taps, const T *from, i64 at, i64 n) const {
+    each_vector<T, true>(n, [&](auto kind, i64 j) INLINE_LAMBDA {
+      using X = decltype(kind);
+      Ints<X> won = widened<Ints<X>>(winners + at + j);
+      X found{};
+      for (i64 i = 0; i < taps.n; i++)
+        found = choose<X>(won == I(taps.all[i].tap), load<X, STRIDE>(from + taps.all[i].at + j * STRIDE), found);
+      save<X>(dy + at + j, found);
+    });
+  }
+};
+
+// The cotangents of a band of inputs, row by row. A row is the innermost axis, beyond whose ends lie outputs that
+// nobody won, so that all inputs of a phase have their readers in the same places; or it is the lanes.
+template <class T> struct CompareReaders {
+  using I = Int<T>;
+  const Plan &p;
+  Part of;              // inputs
+  Span span;            // outputs of the outermost axis that read them
+  int outer;            // axes that lie across the rows
+  i64 begin = 0, end;   // inputs of a row
+  i64 held = 0, holds;  // outputs that are there for a row: the first, how many
+  i64 low = 0, width;   // outputs before them that are not there; all
+  i64 phases = 1;       // 2 if every other input has its readers in the same places
+  i64 rows = 1;         // of outputs
+  i64 places[MOST_AXES];
+  I *winners;
+  T *room;
+  const T *dy;
+
+  // Whether few enough outputs read an input, at strides that vectors can follow.
+  static bool serves(const Plan &p) {
+    const Axis &inner = p.axes[p.rank - 1];
+    if (p.residual_bytes > 1 || (p.lanes == 1 && (!inner.slides || inner.stride > PHASES || inner.outputs < 4)))
+      return false;
+    i64 met = 1;
+    for (int i = 0; i < p.rank && met <= FEW; i++)
+      met *= p.lanes == 1 && i == p.rank - 1 ? p.readers[i].most_taps : most(p.readers[i].longest, 1);
+    return met <= (p.lanes > 1 ? FEW : FEW / 2);
+  }
+
+  CompareReaders(const Plan &plan, const Part &part, const Span &outputs) : p(plan), of(part), span(outputs) {
+    outer = p.lanes > 1 ? p.rank : p.rank - 1;
+    end = width = holds = p.lanes;
+    if (p.lanes == 1) {
+      const Axis &inner = p.readers[p.rank - 1];
+      begin = p.rank == 1 ? of.from : 0, end = p.rank == 1 ? of.to : inner.outputs;
+      held = p.rank == 1 ? span.first : 0, holds = p.rank == 1 ? span.last - span.first : inner.size;
+      phases = inner.phases;
+      i64 first = held, last = held + holds;
+      for (i64 i = begin; i < least(end, begin + phases); i++) {
+        auto [start, taps] = inner.covers(i);
+        if (taps == 0) continue;
+        i64 many = (end - i + phases - 1) / phases;
+        first = least(first, start);
+        last = most(last, start + many + (taps - 1) * inner.step);
+      }
+      low = held - first, width = last - first;
+    }
+    for (int i = outer - 1; i >= 0; i--) {
+      places[i] = i == outer - 1 ? width : places[i + 1] * p.readers[i + 1].size;
+      rows *= i == 0 ? span.last - span.first : p.readers[i].size;
+    }
+  }
+
+  void reserve(Scratch &scratch) {
+    winners = scratch.take<I>(rows * width);
+    room = width != holds ? scratch.take<T>(rows * width) : nullptr;
+    if (outer > 0) sort_rows(scratch);
+  }
+
+  // From the residuals and the cotangents of all outputs in question, side by side.
+  void run(const uint8_t *residual, const T *given, T *dx) {
+    dy = room ? room : given;
+    lay_out(residual, given);
+    if (outer == 0) {
+      i64 none[1] = {0};
+      if (!known[0]) find_readers(0, none);
+      return row(0, 0, dx);
+    }
+    i64 sizes[MOST_AXES], last = outer - 1;
+    for (int a = 0; a < p.rank; a++) sizes[a] = p.axes[a].size;
+    i64 begins = last == 0 ? of.from : 0, ends = last == 0 ? of.to : sizes[last];
+    each_place(sizes, outer - 1, last == 0 ? 0 : of.from, last == 0 ? 1 : of.to, [&](i64 *i) {
+      i64 base = 0;
+      Key key;
+      key.n = 2 * int(last);
+      for (int a = 0; a < last; a++) {
+        Clipped by = p.readers[a].at(i[a]);
+        base += (by.first - (a == 0 ? span.first : 0)) * places[a];
+        key.at[2 * a] = i[a] - p.axes[a].start(by.first), key.at[2 * a + 1] = by.length;
+      }
+      if (!(key == seen)) {
+        seen = key;
+        for (int k = 0; k < KINDS; k++) known[k] = false;
+      }
+      for (i64 at = begins; at < ends; at++, dx += end - begin) {
+        int k = kinds[at - begins];
+        i[last] = at;
+        if (!known[k]) find_readers(k, i);
+        row(k, base + bases[at - begins], dx);
+      }
+    });
+  }
+
+ private:
+  static constexpr i64 PHASES = 2;  // the largest stride along rows
+  static constexpr int KINDS = 16;  // of rows along the last axis across them; the last kind is any other
+  uint8_t *kinds = nullptr;         // by row
+  i64 *bases = nullptr;             // where its first reader lies, by row
+  Candidates met[KINDS][PHASES];    // by kind and phase
+  bool known[KINDS] = {};           // whether they are those of `seen`
+  Key seen;                         // of the other axes
+
+  void sort_rows(Scratch &scratch) {
+    int last = outer - 1, many = 0;
+    const Axis &axis = p.axes[last], &back = p.readers[last];
+    i64 from = last == 0 ? of.from : 0, to = last == 0 ? of.to : axis.size, starts[KINDS], lengths[KINDS];
+    kinds = scratch.take<uint8_t>(to - from), bases = scratch.take<i64>(to - from);
+    if (scratch.failed) return;
+    for (i64 i = from; i < to; i++) {
+      auto [covered, first, length, skipped] = back.at(i);
+      i64 start = i - axis.start(first);
+      bases[i - from] = (first - (last == 0 ? span.first : 0)) * places[last];
+      int k = 0;
+      while (k < many && !(starts[k] == start && lengths[k] == length)) k++;
+      if (k == many && many < KINDS - 1) starts[many] = start, lengths[many++] = length;
+      kinds[i - from] = uint8_t(k);
+    }
+  }
+
+  // The winners as integers as wide as T; beyond the ends of rows no winners (-1), and no cotangents.
+  void lay_out(const uint8_t *residual, const T *given) const {
+    if (!room)
+      return each_vector<T>(rows * width, [&](auto kind, i64 j) INLINE_LAMBDA {
+        save<Ints<decltype(kind)>>(winners + j, widened<Ints<decltype(kind)>>(residual + j));
+      });
+    i64 high = width - low - holds;
+    for (i64 r = 0; r < rows; r++) {
+      I *to = winners + r * width;
+      T *there = room + r * width;
+      for (i64 j = 0; j < low; j++) to[j] = -1, there[j] = 0;
+      each_vector<T, true>(holds, [&](auto kind, i64 j) INLINE_LAMBDA {
+        using X = decltype(kind);
+        save<Ints<X>>(to + low + j, widened<Ints<X>>(residual + r * holds + j));
+        save<X>(there + low + j, load<X>(given + r * holds + j));
+      });
+      for (i64 j = width - high; j < width; j++) to[j] = -1, there[j] = 0;
+    }
+  }
+
+  INLINE void row(int k, i64 base, T *dx) const {
+    phases == 2 ? sum_pairs(met[k][0], met[k][1], base, dx) : sum_row(met[k][0], base, dx);
+  }
+
+  void find_readers(int kind, const i64 *i) {
+    for (i64 r = 0; r < phases; r++) find_readers(met[kind][r], i, least(begin + r, end - 1));
+    known[kind] = kind < KINDS - 1;
+  }
+
+  // The readers of the inputs of one phase, from `inner` on, of the row at i; in the outputs' order.
+  void find_readers(Candidates &met, const i64 *i, i64 inner) const {
+    met.clear();
+    for (int k = p.rank - 1; k >= 0; k--) {
+      int a = p.order_back[k];
+      const Axis &axis = p.axes[a], &back = p.readers[a];
+      if (a == outer)  // along the row itself
+        met.along(back.covers(inner).taps, [&](i64 t) {
+          i64 o = back.start(inner) + t * back.step, starts = axis.start(o);
+          return Candidate{o - held + low, (inner - starts) / axis.step * p.tap_steps[a]};
+        });
+      else
+        met.along(back.length(i[a]), [&](i64 t) {
+          i64 on = t * back.step;
+          return Candidate{on * places[a], (i[a] - axis.start(back.first(i[a]) + on)) / axis.step * p.tap_steps[a]};
+        });
+    }
+  }
+
+  // the cotangents of MANY vectors of inputs side by side, from N readers each (0: as many as there are)
+  template <class X, int MANY, int N> INLINE void sum_readers(const Candidates &met, i64 from, X *sum) const {
+    for (int u = 0; u < MANY; u++) sum[u] = X{};
+    for (i64 r = 0; r < (N ? N : met.n); r++) {
+      i64 at = met.all[r].at + from;
+      I tap = I(met.all[r].tap);
+      for (int u = 0; u < MANY; u++, at += LANES<X>)
+        sum[u] += choose<X>(load<Ints<X>>(winners + at) == tap, load<X>(dy + at), X{});
+    }
+  }
+
+  // a row whose inputs all have their readers in the same places
+  template <int N> void sum_row(const Candidates &met, i64 base, T *dx) const {
+    each_block<T, 4>(end - begin, [&](auto kind, auto many, i64 j) INLINE_LAMBDA {
+      using X = decltype(kind);
+      constexpr int MANY = decltype(many)::value;
+      X sum[MANY];
+      sum_readers<X, MANY, N>(met, base + j, sum);
+      for (int u = 0; u < MANY; u++) save<X>(dx + j + u * LANES<X>, sum[u]);
+    });
+  }
+
+  // a row of which every other input has: stride 2
+  template <int N, int M> void sum_pairs(const Candidates &even, const Candidates &odd, i64 base, T *dx) const {
+    each_block<T, 2>((end - begin) / 2, [&](auto kind, auto many, i64 j) INLINE_LAMBDA {
+      using X = decltype(kind);
+      constexpr int MANY = decltype(many)::value;
+      X a[MANY], b[MANY];
+      sum_readers<X, MANY, N>(even, base + j, a);
+      sum_readers<X, MANY, M>(odd, base + j, b);
+      for (int u = 0; u < MANY; u++) interleave<X>(dx + 2 * (j + u * LANES<X>), a[u], b[u]);
+    });
+    if ((end - begin) % 2) sum_readers<One<T>, 1, N>(even, base + (end - begin) / 2, dx + end - begin - 1);
+  }
+
+  // The numbers of readers that small windows have are worth loops of their own.
+  void sum_pairs(const Candidates &even, const Candidates &odd, i64 base, T *dx) const {
+    i64 n = even.n, m = odd.n;
+    n == 1 && m == 1   ? sum_pairs<1, 1>(even, odd, base, dx)
+    : n == 1 && m == 2 ? sum_pairs<1, 2>(even, odd, base, dx)
+    : n == 2 && m == 1 ? sum_pairs<2, 1>(even, odd, base, dx)
+    : n == 2 && m == 4 ? sum_pairs<2, 4>(even, odd, base, dx)
+    : n == 4 && m == 2 ? sum_pairs<4, 2>(even, odd, base, dx)
+                       : sum_pairs<0, 0>(even, odd, base, dx);
+  }
+  void sum_row(const Candidates &met, i64 base, T *dx) const {
+    met.n == 1   ? sum_row<1>(met, base, dx)
+    : met.n == 2 ? sum_row<2>(met, base, dx)
+    : met.n == 4 ? sum_row<4>(met, base, dx)
+                 : sum_row<0>(met, base, dx);
+  }
+};
+
+}  // namespace
+}  // namespace ndpool

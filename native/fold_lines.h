@@ -1,0 +1,280 @@
+// Side by side: how long windows that hardly overlap are folded. As many states as SIDE go along the taps side by side,
+// each merging every SIDE-th tap; at the end they are merged with each other, the upper half into the lower half:
+//
+//   taps    0 1 2 3  4 5 6 7  8 9 10 11 ...      SIDE = 4
+//   states  a = 0 4 8 ...   b = 1 5 9 ...   c = 2 6 10 ...   d = 3 7 11 ...
+//   end     (a c) (b d)  ->  ((a c) (b d))
+//
+// Taps left over after the last whole SIDE go to the first states, in the same places. A window of more than LONGEST
+// taps is two halves, merged in order, so that sums do not drift. How many states there are follows from the law and
+// the window, not from the width of vectors: every instruction set gives the same bits.
+#pragma once
+#include "pass.h"
+
+namespace ndpool {
+namespace {
+
+template <class Law> struct Side {
+  static constexpr int FEW = 64 / sizeof(typename Law::T);       // states side by side
+  static constexpr int MANY = Law::cheap_merge ? 4 * FEW : FEW;  // and in windows of at least LONG taps
+  static constexpr i64 LONGEST = 4096;                           // taps; beyond, halves are merged
+  static constexpr i64 LONG = Law::cheap_merge ? 16 * FEW : LONGEST + 1;
+  static i64 by_side(i64 taps) { return taps < LONG ? FEW : MANY; }
+  static i64 first_half(i64 taps) { return (taps / 2 + 4 * FEW - 1) / (4 * FEW) * (4 * FEW); }
+  // Rows of scratch that `fold_inside` needs: a row of each state, and one for each halving.
+  static i64 scratch_rows(i64 taps) {
+    i64 rows = MANY;
+    for (; taps > LONGEST / 2; taps /= 2) rows++;
+    return rows;
+  }
+};
+
+// The i-th merge of `width` states, a power of two: halves first, then the halves of the first half, ...
+template <class Law, class S> INLINE void merge_halves(const Law &law, S *states, int i, int width) {
+  int half = width / 2, first = 0;
+  while (i - first >= half) first += half, half /= 2;
+  law.merge_unordered(states[i - first], states[i - first + half]);
+}
+
+// All lanes of a vector, merged the same way.
+template <class Law, class X>
+INLINE State<One<typename Law::T>, Law::planes> merge_lanes(const Law &law, const State<X, Law::planes> &s) {
+  if constexpr (LANES<X> == 1)
+    return s;
+  else {
+    State<Half<X>, Law::planes> low, high;
+    for (int i = 0; i < Law::planes; i++) low.at[i] = halve<X>(s.at[i], 0), high.at[i] = halve<X>(s.at[i], 1);
+    law.merge_unordered(low, high);
+    return merge_lanes<Law, Half<X>>(law, low);
+  }
+}
+
+// -- consecutive taps ------------------------------------------------------------------------------------------------
+
+// n >= SIDE taps of a law with one plane, down to a vector. Of what is left over after whole vectors, lanes that get no
+// tap stay as they are. READS_ON: whether a whole vector may be read from the last tap on.
+template <int SIDE, bool READS_ON, class P>
+INLINE State<Vec<typename P::T>, 1> merge_to_vector(const P &p, typename P::From from, i64 n) {
+  using T = typename P::T;
+  using X = Vec<T>;
+  constexpr int N = LANES<X>, WAYS = SIDE / N;
+  constexpr bool WRITTEN_OUT = WAYS <= 8;
+  auto fetch = [&](i64 t) INLINE_LAMBDA { return load<typename P::Law, P::READ, X>(from, t); };
+  State<X, 1> acc[WAYS];
+  times<WAYS, WRITTEN_OUT>([&](int w) INLINE_LAMBDA { acc[w] = fetch(w * N); });
+  i64 done = SIDE;
+  for (; done + SIDE <= n; done += SIDE)
+    times<WAYS, WRITTEN_OUT>([&](int w) INLINE_LAMBDA { p.law.merge(acc[w], fetch(done + w * N)); });
+  for (int w = 0; w < WAYS && done + w * N < n; w++) {
+    i64 left = n - done - w * N;
+    X rest, idle = P::Law::idempotent ? acc[w].at[0] : splat<X>(T(-0.0));  // x + -0 is x, even if x is -0
+    if (left >= N) {
+      rest = fetch(done + w * N).at[0];
+    } else if constexpr (READS_ON) {
+      rest = choose<X>(iota<X>() < typename P::I(left), fetch(done + w * N).at[0], idle);
+    } else {
+      T some[N];
+      save<X>(some, idle);
+      for (i64 i = 0; i < left; i++) some[i] = from.at[0][done + w * N + i];
+      rest = load<X>(some);
+    }
+    p.law.merge(acc[w], State<X, 1>{{rest}});
+  }
+  times<WAYS - 1, WRITTEN_OUT>([&](int i) INLINE_LAMBDA { merge_halves(p.law, acc, i, WAYS); });
+  return acc[0];
+}
+
+// n >= SIDE taps of any law
+template <int SIDE, class P>
+State<One<typename P::T>, P::PLANES> merge_side(const P &p, typename P::From from, i64 n, typename P::I bias) {
+  using T = typename P::T;
+  using Law = typename P::Law;
+  using I = typename P::I;
+  using X = Vec<T>;
+  constexpr int N = LANES<X>, WAYS = SIDE / N;
+  constexpr bool WRITTEN_OUT = Law::cheap_merge && WAYS <= 8;
+  if constexpr (Law::cheap_merge && P::PLANES == 1) return merge_lanes(p.law, merge_to_vector<SIDE, false>(p, from, n));
+  Ints<X> index;
+  for (int i = 0; i < N; i++) index[i] = I(I(i) * I(p.tap_step));
+  auto fetch = [&](i64 t) INLINE_LAMBDA {
+    auto s = p.template load_tap<X>(from, t, t, bias);
+    if constexpr (Law::has_index) s.at[1] = from_bits<X>(bits(s.at[1]) + index);
+    return s;
+  };
+  State<X, P::PLANES> acc[WAYS];
+  times<WAYS, WRITTEN_OUT>([&](int w) INLINE_LAMBDA { acc[w] = fetch(w * N); });
+  i64 done = SIDE;
+  for (; done + SIDE <= n; done += SIDE)
+    times<WAYS, WRITTEN_OUT>([&](int w) INLINE_LAMBDA { p.law.merge(acc[w], fetch(done + w * N)); });
+  alignas(64) T room[P::PLANES][SIDE];
+  typename P::To side;
+  for (int i = 0; i < P::PLANES; i++) side.at[i] = room[i];
+  times<WAYS, WRITTEN_OUT>([&](int w) INLINE_LAMBDA { save<Law, X>(side, w * N, acc[w]); });
+  each_once<T>(n - done, [&](auto kind, i64 i) INLINE_LAMBDA {  // what is left over
+    using Y = decltype(kind);
+    auto a = load<Law, ALL<Law>, Y>(side, i);
+    if constexpr (LANES<Y> == N)
+      p.law.merge(a, fetch(done + i));
+    else
+      p.law.merge(a, p.template load_tap<Y>(from, done + i, done + i, bias));
+    save<Law, Y>(side, i, a);
+  });
+  if constexpr (Law::cheap_merge) {
+    times<WAYS, WRITTEN_OUT>([&](int w) INLINE_LAMBDA { acc[w] = load<Law, ALL<Law>, X>(side, w * N); });
+    times<WAYS - 1, WRITTEN_OUT>([&](int i) INLINE_LAMBDA { merge_halves(p.law, acc, i, WAYS); });
+    return merge_lanes(p.law, acc[0]);
+  } else {
+    for (int half = SIDE / 2; half > 0; half /= 2)
+      for (int i = 0; i < half; i++) {
+        auto a = load<Law, ALL<Law>, One<T>>(side, i);
+        p.law.merge_unordered(a, load<Law, ALL<Law>, One<T>>(side, i + half));
+        save<Law, One<T>>(side, i, a);
+      }
+    return load<Law, ALL<Law>, One<T>>(side, 0);
+  }
+}
+
+// fewer taps than states: a state per tap
+template <class P>
+State<One<typename P::T>, P::PLANES> merge_few(const P &p, typename P::From from, i64 n, typename P::I bias) {
+  using T = typename P::T;
+  State<One<T>, P::PLANES> side[Side<typename P::Law>::FEW];
+  for (i64 t = 0; t < n; t++) side[t] = p.template load_tap<One<T>>(from, t, t, bias);
+  while (n > 1) {
+    i64 half = (n + 1) / 2;
+    for (i64 i = 0; i < n - half; i++) p.law.merge_unordered(side[i], side[i + half]);
+    n = half;
+  }
+  return side[0];
+}
+
+template <class P>
+State<One<typename P::T>, P::PLANES> merge_longest(const P &p, typename P::From from, i64 n, typename P::I bias) {
+  using S = Side<typename P::Law>;
+  using I = typename P::I;
+  i64 half = S::first_half(n);
+  auto part = [&](i64 at, i64 count) {
+    I on = I(bias + I(at) * I(p.tap_step));
+    return count <= S::LONGEST ? merge_side<S::MANY>(p, from + at, count, on) : merge_longest(p, from + at, count, on);
+  };
+  auto a = part(0, half);
+  p.law.merge(a, part(half, n - half));
+  return a;
+}
+
+// n consecutive taps to one result
+template <class P> void fold_line(const P &p, typename P::To to, typename P::From from, i64 n, typename P::I bias) {
+  using S = Side<typename P::Law>;
+  using T = typename P::T;
+  State<One<T>, P::PLANES> s = n < S::FEW        ? merge_few(p, from, n, bias)
+                               : n < S::LONG     ? merge_side<S::FEW>(p, from, n, bias)
+                               : n <= S::LONGEST ? merge_side<S::MANY>(p, from, n, bias)
+                                                 : merge_longest(p, from, n, bias);
+  p.law.restore_first_zero(s, from.at[0], n, 1);
+  p.template save_result<One<T>>(to, 0, s);
+}
+
+// As many inputs as a vector has lanes: each down to a vector, then these are transposed, so that their last merges are
+// merges of vectors. One more input must follow, because vectors are read past the end of a line.
+template <class P> void fold_lines_transposed(const P &p, typename P::To to, typename P::From from, i64 n) {
+  using Law = typename P::Law;
+  using T = typename P::T;
+  using X = Vec<T>;
+  constexpr int N = LANES<X>;
+  X v[N];
+  for (int k = 0; k < N; k++) v[k] = merge_to_vector<Side<Law>::FEW, true>(p, from + k * p.input_step, n).at[0];
+  transpose_square<X>(v);
+  times<N - 1, true>([&](int i) INLINE_LAMBDA { merge_halves(p.law, reinterpret_cast<State<X, 1> *>(v), i, N); });
+  T results[N];
+  typename P::To here{};
+  here.at[0] = results;
+  p.template save_result<X>(here, 0, State<X, 1>{{v[0]}});
+  for (int k = 0; k < N; k++) {
+    State<One<T>, 1> s{{results[k]}};
+    p.law.restore_first_zero(s, from.at[0] + k * p.input_step, n, 1);
+    to.at[0][k * p.output_step] = s.at[0];
+  }
+}
+
+// -- taps that lie apart, with elements inside the axis --------------------------------------------------------------
+
+// n <= LONGEST taps for each of the elements inside: the same states merge in the same order, row after row as they lie
+// in memory. A state is a row of scratch.
+template <class P> void fold_inside(const P &p, typename P::To to, typename P::From from, i64 n, typename P::I bias) {
+  using Law = typename P::Law;
+  using T = typename P::T;
+  constexpr i64 AHEAD = 32768 / sizeof(T);  // how far on memory is asked for before it is needed
+  i64 side = Side<Law>::by_side(n), width = n < side ? n : side, gap = p.axis.step * p.pitch, m = p.inside;
+  for (i64 t = 0; t < width; t++)
+    each_vector<T>(m, [&](auto kind, i64 j) INLINE_LAMBDA {
+      using X = decltype(kind);
+      auto there = [&](i64 t) INLINE_LAMBDA {  // two rows at a time are more than processors foresee
+        __builtin_prefetch(from.at[0] + t * gap + j + AHEAD, 0, 2);
+        return p.template load_tap<X>(from, t * gap + j, t, bias);
+      };
+      auto a = there(t);
+      if (t + side < n) p.law.merge(a, there(t + side));
+      save<Law, X>(p.scratch, t * m + j, a);
+    });
+  for (i64 t = 2 * side; t < n; t++)
+    each_once<T>(m, [&](auto kind, i64 j) INLINE_LAMBDA {
+      using X = decltype(kind);
+      auto a = load<Law, ALL<Law>, X>(p.scratch, t % side * m + j);
+      p.law.merge(a, p.template load_tap<X>(from, t * gap + j, t, bias));
+      save<Law, X>(p.scratch, t % side * m + j, a);
+    });
+  while (width > 1) {
+    i64 half = (width + 1) / 2;
+    each_once<T>((width - half) * m, [&](auto kind, i64 j) INLINE_LAMBDA {
+      using X = decltype(kind);
+      auto a = load<Law, ALL<Law>, X>(p.scratch, j);
+      p.law.merge_unordered(a, load<Law, ALL<Law>, X>(p.scratch, half * m + j));
+      save<Law, X>(p.scratch, j, a);
+    });
+    width = half;
+  }
+  each_vector<T>(m, [&](auto kind, i64 j) INLINE_LAMBDA {
+    using X = decltype(kind);
+    auto s = load<Law, ALL<Law>, X>(p.scratch, j);
+    p.law.restore_first_zero(s, from.at[0] + j, n, gap);
+    p.template save_result<X>(to, j, s);
+  });
+}
+
+// any number of taps; `level` halvings were made already
+template <class P>
+void fold_inside_halves(const P &p, typename P::To to, typename P::From from, i64 n, typename P::I bias, int level) {
+  using Law = typename P::Law;
+  using I = typename P::I;
+  using S = Side<Law>;
+  if (n <= S::LONGEST) return fold_inside(p, to, from, n, bias);
+  i64 half = S::first_half(n);
+  typename P::To second = p.scratch + (S::MANY + level) * p.inside;
+  fold_inside_halves(p, to, from, half, bias, level + 1);
+  fold_inside_halves(p, second, from + half * p.axis.step * p.pitch, n - half, I(bias + I(half) * I(p.tap_step)),
+                     level + 1);
+  each_once<typename P::T>(p.inside, [&](auto kind, i64 j) INLINE_LAMBDA {
+    using X = decltype(kind);
+    auto a = load<Law, ALL<Law>, X>(to, j);
+    p.law.merge(a, load<Law, ALL<Law>, X>(second, j));
+    save<Law, X>(to, j, a);
+  });
+}
+
+// n taps of every input; `from` is the first of them.
+template <class P> void fold_lines(const P &p, typename P::To to, typename P::From from, i64 n, typename P::I bias) {
+  using Law = typename P::Law;
+  using S = Side<Law>;
+  bool consecutive = p.inside == 1 && p.axis.step == 1;
+  i64 i = 0;
+  if constexpr (Law::cheap_merge && P::PLANES == 1)
+    if (consecutive && n >= S::FEW && n < S::LONG)
+      for (constexpr i64 N = LANES<Vec<typename P::T>>; i + N < p.inputs;
+           i += N, to = to + N * p.output_step, from = from + N * p.input_step)
+        fold_lines_transposed(p, to, from, n);
+  for (; i < p.inputs; i++, to = to + p.output_step, from = from + p.input_step)
+    consecutive ? fold_line(p, to, from, n, bias) : fold_inside_halves(p, to, from, n, bias, 0);
+}
+
+}  // namespace
+}  // namespace ndpool

@@ -1,0 +1,193 @@
+// Small windows over whole rows, and over two axes at once: loops written out for the usual strides and numbers of
+// taps, for laws that are worth it (`unrolls_small_windows`).
+//
+//   row 0   x x x x x x        a vector of outputs merges the taps of row 0, then those of row 1, ... and is saved
+//   row 1   x x x x x x        once: no row of results in between. Reading a row again for the next output row
+//   row 2   x x x x x x        costs less than keeping what was made of it.
+//
+// The outputs of a row whose windows lie inside it are vectors, the last of which may overlap the one before; those at
+// its ends, whose windows are clipped, go one by one, and so do all of a row that is shorter than the least vector.
+#pragma once
+#include "fold_taps.h"
+
+namespace ndpool {
+namespace {
+
+// The windows at the ends of a row, and the first of the others. They are the same for every row, and looking them up
+// takes as long as folding a few vectors.
+struct Ends {
+  static constexpr i64 MOST = 4;
+  const Axis &axis;
+  Clipped whole{}, head[MOST], tail[MOST];
+  NOINLINE explicit Ends(const Axis &a) : axis(a) {
+    if (axis.whole_from < axis.whole_to) whole = axis.at(axis.whole_from);
+    for (i64 i = 0; i < MOST && i < axis.whole_from; i++) head[i] = axis.at(i);
+    for (i64 i = 0; i < MOST && axis.whole_to + i < axis.outputs; i++) tail[i] = axis.at(axis.whole_to + i);
+  }
+  INLINE Clipped at(i64 o) const {
+    i64 after = o - axis.whole_to;
+    if (o < axis.whole_from && o < MOST) return head[o];
+    return after >= 0 && after < MOST ? tail[after] : axis.at(o);
+  }
+};
+
+// The second axis of two, across the rows of the pass's own.
+struct OuterAxis {
+  const Axis &axis;
+  i64 begin, end;         // the outputs wanted
+  i64 first_held, pitch;  // the first row in memory; elements from one row to the next
+  i64 tap_step;           // what the next row adds to a winner's index
+
+  template <class I> INLINE Taps<I> rows(const Clipped &w) const {
+    return {.count = w.length, .gap = axis.step * pitch, .bias = I(I(w.skipped) * I(tap_step)), .step = I(tap_step)};
+  }
+};
+
+// One output at an end of a row.
+template <class P>
+NOINLINE void fold_end(const P &p, typename P::To to, typename P::From from, const Taps<typename P::I> &rows, i64 o,
+                       const Clipped &w) {
+  using T = typename P::T;
+  using I = typename P::I;
+  if (w.length == 0) {
+    for (int i = 0; i < P::PLANES; i++) to.at[i][o] = 0;
+    return;
+  }
+  I step = I(p.tap_step);
+  Taps<I> taps{.count = w.length, .gap = p.axis.step, .bias = I(rows.bias + I(w.skipped) * step), .step = step};
+  auto s = merge_rows<Small<T>, 0, 0>(p, from, w.first, rows, taps);  // vectors choose without branches
+  State<One<T>, P::PLANES> one;
+  for (int i = 0; i < P::PLANES; i++) one.at[i] = s.at[i][0];
+  p.template save_result<One<T>>(to, o, one);
+}
+
+// One row of outputs, from the rows of inputs that lie under it; the first of them is at `from`.
+template <int STRIDE, int COUNT, class P>
+INLINE void fold_row(const P &p, const Ends &ends, typename P::To to, typename P::From from,
+                     const Taps<typename P::I> &rows) {
+  using T = typename P::T;
+  using I = typename P::I;
+  const Axis &axis = p.axis;
+  i64 a = axis.whole_from, b = axis.whole_to, stride = axis.stride, origin = ends.whole.first;
+  if (b - a < LANES<Small<T>>) a = b = axis.outputs;
+  for (i64 o = 0; o < a; o++) fold_end(p, to, from, rows, o, ends.at(o));
+  if (a < b) {
+    I step = I(p.tap_step);
+    Taps<I> taps{.count = ends.whole.length,
+                 .gap = COUNT ? 1 : axis.step,
+                 .bias = I(rows.bias + I(ends.whole.skipped) * step),
+                 .step = step};
+    Taps<I> under = rows;  // a copy that stays in registers: nobody else has its address
+    each_vector<T, true, false>(b - a, [&](auto kind, i64 j) INLINE_LAMBDA {
+      using X = decltype(kind);
+      p.template save_result<X>(to, a + j, merge_rows<X, STRIDE, COUNT>(p, from, origin + j * stride, under, taps));
+    });
+  }
+  for (i64 o = b; o < axis.outputs; o++) fold_end(p, to, from, rows, o, ends.at(o));
+}
+
+// Every input is a row.
+template <int STRIDE, int COUNT, class P> void fold_rows(const P &p, typename P::To to, typename P::From from) {
+  Ends ends(p.axis);
+  for (i64 i = 0; i < p.inputs; i++, to = to + p.output_step, from = from + p.input_step)
+    fold_row<STRIDE, COUNT>(p, ends, to, from, Taps<typename P::I>{.count = 1});
+}
+
+// Every input is a plane of rows.
+template <int STRIDE, int COUNT, class P>
+void fold_planes(const P &p, typename P::To to, typename P::From from, const OuterAxis &outer) {
+  using T = typename P::T;
+  Ends ends(p.axis);
+  for (i64 i = 0; i < p.inputs; i++, from = from + p.input_step)
+    for (i64 o = outer.begin; o < outer.end; o++, to = to + p.axis.outputs) {
+      Clipped w = outer.axis.at(o);
+      if (w.length == 0) {
+        for (int k = 0; k < P::PLANES; k++) std::memset(to.at[k], 0, size_t(p.axis.outputs) * sizeof(T));
+        continue;
+      }
+      fold_row<STRIDE, COUNT>(p, ends, to, from + (w.first - outer.first_held) * outer.pitch,
+                              outer.rows<typename P::I>(w));
+    }
+}
+
+// The same where elements lie inside both axes: they are the vectors, and every window is like any other.
+template <class P>
+void fold_planes_inside(const P &p, typename P::To to, typename P::From from, const OuterAxis &outer) {
+  using T = typename P::T;
+  using I = typename P::I;
+  constexpr i64 MOST = 32;
+  const Axis &axis = p.axis;
+  Clipped few[MOST];  // of the windows along a row: small tiles have no more
+  for (i64 j = 0; j < MOST && j < axis.outputs; j++) few[j] = axis.at(j);
+  I step = I(p.tap_step);
+  i64 gap = axis.step * p.pitch;
+  for (i64 i = 0; i < p.inputs; i++, from = from + p.input_step)
+    for (i64 o = outer.begin; o < outer.end; o++) {
+      Clipped column = outer.axis.at(o);
+      Taps<I> rows = outer.rows<I>(column);
+      typename P::From top = from + (column.first - outer.first_held) * outer.pitch;
+      for (i64 j = 0; j < axis.outputs; j++, to = to + p.inside) {
+        Clipped w = j < MOST ? few[j] : axis.at(j);
+        if (rows.count == 0 || w.length == 0) {
+          for (int k = 0; k < P::PLANES; k++) std::memset(to.at[k], 0, size_t(p.inside) * sizeof(T));
+          continue;
+        }
+        typename P::From corner = top + w.first * p.pitch;
+        Taps<I> taps{.count = w.length, .gap = gap, .bias = I(rows.bias + I(w.skipped) * step), .step = step};
+        auto merge = [&](auto count) INLINE_LAMBDA {
+          each_vector<T, true>(p.inside, [&](auto kind, i64 l) INLINE_LAMBDA {
+            using X = decltype(kind);
+            p.template save_result<X>(to, l, merge_rows<X, 1, decltype(count)::value>(p, corner, l, rows, taps));
+          });
+        };
+        taps.count == 2   ? merge(std::integral_constant<int, 2>())
+        : taps.count == 3 ? merge(std::integral_constant<int, 3>())
+                          : merge(std::integral_constant<int, 0>());
+      }
+    }
+}
+
+// go(stride, count) with the axis' stride and number of taps as constants; count 0: any number
+template <class Go> INLINE void with_stride_and_count(const Axis &axis, Go go) {
+  i64 taps = axis.step == 1 && axis.whole_from < axis.whole_to ? axis.length(axis.whole_from) : 0;
+  std::integral_constant<int, 0> any;
+  std::integral_constant<int, 1> one;
+  std::integral_constant<int, 2> two;
+  std::integral_constant<int, 3> three;
+  std::integral_constant<int, 4> four;
+  std::integral_constant<int, 5> five;
+  if (axis.stride == 1)
+    taps == 3 ? go(one, three) : taps == 5 ? go(one, five) : go(one, any);
+  else if (axis.stride == 3)
+    go(three, any);
+  else if (axis.stride == 4)
+    go(four, any);
+  else if (taps == 2)
+    go(two, two);
+  else if (taps == 3)
+    go(two, three);
+  else
+    go(two, any);
+}
+
+// Two axes at once, the pass's own inside the other.
+template <class P> void fold_two_axes(const P &p, typename P::To to, typename P::From from, const OuterAxis &outer) {
+  if (p.inside > 1) return fold_planes_inside(p, to, from, outer);
+  with_stride_and_count(p.axis, [&](auto stride, auto count) {
+    fold_planes<decltype(stride)::value, decltype(count)::value>(p, to, from, outer);
+  });
+}
+
+// Whether `fold_whole_rows` will do: the whole of an axis whose windows lie alike, with nothing inside it.
+template <class P> bool has_whole_rows(const P &p) {
+  return P::UNROLLS_ROWS && p.inside == 1 && p.axis.phases == 1 && !p.axis.lines && p.axis.stride <= 4 &&
+         p.begin == 0 && p.end == p.axis.outputs && p.first_held == 0;
+}
+template <class P> void fold_whole_rows(const P &p, typename P::To to, typename P::From from) {
+  with_stride_and_count(p.axis, [&](auto stride, auto count) {
+    fold_rows<decltype(stride)::value, decltype(count)::value>(p, to, from);
+  });
+}
+
+}  // namespace
+}  // namespace ndpool

@@ -1,0 +1,118 @@
+// Derivatives of a max from its residual, the index of each output's winning tap: jvp takes the winners' tangents, vjp
+// adds each output's cotangent to its winner. No law, and no look at x. Where few taps meet, vectors are compared with
+// one tap after another (by_winner_few.h); otherwise each output looks its winner up (tap_offsets.h). Either way an
+// input adds up its readers in the outputs' order, so the bits are the same.
+#include "by_winner_few.h"
+#include "families.h"
+
+namespace ndpool::NDPOOL_SET {
+namespace {
+
+// row-major strides of a dense tile of inputs
+inline i64 tile_strides(const Plan &p, i64 *strides) {
+  i64 n = p.lanes;
+  for (int i = p.rank - 1; i >= 0; i--) strides[i] = n, n *= p.axes[i].size;
+  return n;
+}
+
+// visit(Part, offset) for the tiles of a unit of outputs: the tile's part, and where it lies among all outputs
+template <class Visit> void each_tile(const Plan &p, const Part &of, Visit visit) {
+  for (i64 t = of.tile; t < of.tile + of.tiles; t++) {
+    Part tile{.tile = t, .tiles = 1, .from = of.from, .to = of.to};
+    visit(tile, dense_offset(p, tile, false));
+  }
+}
+inline i64 outputs_of(const Plan &p, const Part &of) {
+  i64 n = of.tiles * (of.to - of.from) * p.lanes;
+  for (int i = 1; i < p.rank; i++) n *= p.axes[i].outputs;
+  return n;
+}
+
+// A band of inputs adds up what its readers have for it, in their order; what they have for other bands is left alone.
+template <class T> Outcome vjp(Job &job, i64 unit, Arena &arena) {
+  const Plan &p = *job.plan;
+  Part of = band_of(p, true, unit), readers = of;
+  Scratch scratch(arena);
+  Span span = reads(p.readers[0], of.from, of.to);
+  readers.from = span.first, readers.to = span.last;  // the outputs that read the band
+  i64 size = size_of(job.tangent_type), strides[MOST_AXES] = {}, sizes[MOST_AXES], inputs = tile_strides(p, strides);
+  for (int i = 0; i < p.rank; i++) sizes[i] = i == 0 ? span.last - span.first : p.axes[i].outputs;
+  i64 begin = of.from * strides[0], outputs = outputs_of(p, readers);
+  uint64_t extent = uint64_t((of.to - of.from) * strides[0]);
+  bool compares = CompareReaders<T>::serves(p), in_place = as_they_are<T>(job.tangent_type, false);
+  TapOffsets taps(p, strides, compares ? 0 : outputs, scratch);
+  CompareReaders<T> compare(p, of, span);
+  T *room = scratch.take<T>(outputs / of.tiles), *converted = in_place ? nullptr : scratch.take<T>(i64(extent));
+  if (compares) compare.reserve(scratch);
+  if (scratch.failed) return Outcome::no_memory;
+  each_tile(p, readers, [&](const Part &tile, i64 at) {
+    char *to = job.y.data + (tile.tile * inputs + begin) * size;
+    const char *residual = job.x.data + at * p.residual_bytes;
+    T *dx = in_place ? reinterpret_cast<T *>(to) : converted;
+    const T *dy = Region<T>(p, job.a, job.tangent_type, false, tile, sizes, span.first).all(room);
+    if (compares) {
+      compare.run(reinterpret_cast<const uint8_t *>(residual), dy, dx);
+    } else {
+      auto add = [&](i64 o, i64 position) INLINE_LAMBDA {
+        if (uint64_t(position - begin) < extent) dx[position - begin] += dy[o];
+      };
+      std::memset(dx, 0, extent * sizeof(T));
+      each_winner(taps, tile, residual, 1, add, [](i64) INLINE_LAMBDA {});
+    }
+    if (!in_place) deliver<T>(to, job.tangent_type, dx, i64(extent), false);
+  });
+  return Outcome::done;
+}
+
+}  // namespace
+
+Outcome jvp_by_winner(Job &job, i64 unit, Arena &arena) {
+  const Plan &p = *job.plan;
+  Part of = band_of(p, false, unit);
+  Scratch scratch(arena);
+  Type type = job.tangent_type;
+  i64 size = size_of(type), strides[MOST_AXES];
+  bool compares = (type == Type::f32 || type == Type::f64) && can_compare_taps(p, job.a, size);
+  for (int i = 0; i < p.rank; i++) strides[i] = job.a.strides[p.lead + i] / (compares ? size : 1);
+  TapOffsets taps(p, strides, compares ? p.taps : outputs_of(p, of), scratch);
+  if (scratch.failed) return Outcome::no_memory;
+  each_tile(p, of, [&](const Part &tile, i64 at) {
+    const char *dx = job.a.data, *residual = job.x.data + at * p.residual_bytes;
+    for (i64 i = p.lead - 1, rest = tile.tile; i >= 0; i--)
+      dx += rest % p.sizes[i] * job.a.strides[i], rest /= p.sizes[i];
+    char *dy = job.y.data + at * size;
+    if (compares && type == Type::f32) return CompareTaps<float>(taps, tile, dx, residual, dy).run();
+    if (compares) return CompareTaps<double>(taps, tile, dx, residual, dy).run();
+    auto look_up = [&](auto kind) {  // elements are moved as they are, so their size is all that matters
+      using S = decltype(kind);
+      auto put = [&](i64 o, S s) INLINE_LAMBDA { __builtin_memcpy(dy + o * i64(sizeof(S)), &s, sizeof s); };
+      each_winner(
+          taps, tile, residual, job.a.strides[p.lead + p.rank],
+          [&](i64 o, i64 position) INLINE_LAMBDA { put(o, element<S>(dx + position)); },
+          [&](i64 o) INLINE_LAMBDA { put(o, S{}); });
+    };
+    size == 2 ? look_up(uint16_t()) : size == 4 ? look_up(uint32_t()) : look_up(uint64_t());
+  });
+  return Outcome::done;
+}
+
+Outcome vjp_by_winner(Job &job, i64 unit, Arena &arena) {
+  return job.tangent_type == Type::f64 ? vjp<double>(job, unit, arena) : vjp<float>(job, unit, arena);
+}
+
+Outcome positions(Job &job, i64 unit, Arena &arena) {
+  const Plan &p = *job.plan;
+  Part of = band_of(p, false, unit);
+  Scratch scratch(arena);
+  TapOffsets taps(p, p.position_steps, outputs_of(p, of), scratch);
+  if (scratch.failed) return Outcome::no_memory;
+  each_tile(p, of, [&](const Part &tile, i64 at) {
+    i64 *to = reinterpret_cast<i64 *>(job.y.data) + at;
+    each_winner(
+        taps, tile, job.x.data + at * p.residual_bytes, 0, [&](i64 o, i64 position) INLINE_LAMBDA { to[o] = position; },
+        [&](i64 o) INLINE_LAMBDA { to[o] = -1; });
+  });
+  return Outcome::done;
+}
+
+}  // namespace ndpool::NDPOOL_SET
