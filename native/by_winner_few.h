@@ -166,10 +166,12 @@ template <class T> struct CompareReaders {
   T *room;
   const T *dy;
 
+  static constexpr i64 SHORT_ROW = 48;  // outputs below which adding each to its winner is faster than comparing
+
   // Whether few enough outputs read an input, at strides that vectors can follow.
   static bool serves(const Plan &p) {
     const Axis &inner = p.axes[p.rank - 1];
-    if (p.residual_bytes > 1 || (p.lanes == 1 && (!inner.slides || inner.stride > PHASES || inner.outputs < 4)))
+    if (p.residual_bytes > 1 || (p.lanes == 1 && (!inner.slides || inner.stride > PHASES || inner.outputs < SHORT_ROW)))
       return false;
     i64 met = 1;
     for (int i = 0; i < p.rank && met <= FEW; i++)

@@ -37,30 +37,35 @@ template <class T> Outcome vjp(Job &job, i64 unit, Arena &arena) {
   readers.from = span.first, readers.to = span.last;  // the outputs that read the band
   i64 size = size_of(job.tangent_type), strides[MOST_AXES] = {}, sizes[MOST_AXES], inputs = tile_strides(p, strides);
   for (int i = 0; i < p.rank; i++) sizes[i] = i == 0 ? span.last - span.first : p.axes[i].outputs;
-  i64 begin = of.from * strides[0], outputs = outputs_of(p, readers);
-  uint64_t extent = uint64_t((of.to - of.from) * strides[0]);
+  i64 begin = of.from * strides[0], extent = (of.to - of.from) * strides[0];
+  i64 outputs = outputs_of(p, readers), a_tile = outputs / of.tiles;
   bool compares = CompareReaders<T>::serves(p), in_place = as_they_are<T>(job.tangent_type, false);
   TapOffsets taps(p, strides, compares ? 0 : outputs, scratch);
+  OutputRows rows(taps, compares ? Part{} : Part{.tile = 0, .tiles = 1, .from = span.first, .to = span.last}, scratch);
   CompareReaders<T> compare(p, of, span);
-  T *room = scratch.take<T>(outputs / of.tiles), *converted = in_place ? nullptr : scratch.take<T>(i64(extent));
+  T *room = scratch.take<T>(outputs), *converted = in_place ? nullptr : scratch.take<T>(extent);
   if (compares) compare.reserve(scratch);
   if (scratch.failed) return Outcome::no_memory;
-  each_tile(p, readers, [&](const Part &tile, i64 at) {
-    char *to = job.y.data + (tile.tile * inputs + begin) * size;
-    const char *residual = job.x.data + at * p.residual_bytes;
+  const T *dy = Region<T>(p, job.a, job.tangent_type, false, readers, sizes, span.first).all(room);
+  readers.tiles = 1;
+  const char *residual = job.x.data + dense_offset(p, readers, false) * p.residual_bytes;
+  char *to = job.y.data + (of.tile * inputs + begin) * size;
+  for (i64 t = 0; t < of.tiles; t++, dy += a_tile, residual += a_tile * p.residual_bytes, to += inputs * size) {
     T *dx = in_place ? reinterpret_cast<T *>(to) : converted;
-    const T *dy = Region<T>(p, job.a, job.tangent_type, false, tile, sizes, span.first).all(room);
-    if (compares) {
+    auto scatter = [&](auto add) INLINE_LAMBDA {
+      std::memset(dx, 0, size_t(extent) * sizeof(T));
+      each_winner(taps, rows, residual, 1, add, [](i64) INLINE_LAMBDA {});
+    };
+    if (compares)
       compare.run(reinterpret_cast<const uint8_t *>(residual), dy, dx);
-    } else {
-      auto add = [&](i64 o, i64 position) INLINE_LAMBDA {
-        if (uint64_t(position - begin) < extent) dx[position - begin] += dy[o];
-      };
-      std::memset(dx, 0, extent * sizeof(T));
-      each_winner(taps, tile, residual, 1, add, [](i64) INLINE_LAMBDA {});
-    }
-    if (!in_place) deliver<T>(to, job.tangent_type, dx, i64(extent), false);
-  });
+    else if (extent == inputs)
+      scatter([&](i64 o, i64 position) INLINE_LAMBDA { dx[position] += dy[o]; });
+    else
+      scatter([&](i64 o, i64 position) INLINE_LAMBDA {
+        if (uint64_t(position - begin) < uint64_t(extent)) dx[position - begin] += dy[o];
+      });
+    if (!in_place) deliver<T>(to, job.tangent_type, dx, extent, false);
+  }
   return Outcome::done;
 }
 
@@ -75,6 +80,7 @@ Outcome jvp_by_winner(Job &job, i64 unit, Arena &arena) {
   bool compares = (type == Type::f32 || type == Type::f64) && can_compare_taps(p, job.a, size);
   for (int i = 0; i < p.rank; i++) strides[i] = job.a.strides[p.lead + i] / (compares ? size : 1);
   TapOffsets taps(p, strides, compares ? p.taps : outputs_of(p, of), scratch);
+  OutputRows rows(taps, compares ? Part{} : of, scratch);
   if (scratch.failed) return Outcome::no_memory;
   each_tile(p, of, [&](const Part &tile, i64 at) {
     const char *dx = job.a.data, *residual = job.x.data + at * p.residual_bytes;
@@ -87,7 +93,7 @@ Outcome jvp_by_winner(Job &job, i64 unit, Arena &arena) {
       using S = decltype(kind);
       auto put = [&](i64 o, S s) INLINE_LAMBDA { __builtin_memcpy(dy + o * i64(sizeof(S)), &s, sizeof s); };
       each_winner(
-          taps, tile, residual, job.a.strides[p.lead + p.rank],
+          taps, rows, residual, job.a.strides[p.lead + p.rank],
           [&](i64 o, i64 position) INLINE_LAMBDA { put(o, element<S>(dx + position)); },
           [&](i64 o) INLINE_LAMBDA { put(o, S{}); });
     };
@@ -105,11 +111,12 @@ Outcome positions(Job &job, i64 unit, Arena &arena) {
   Part of = band_of(p, false, unit);
   Scratch scratch(arena);
   TapOffsets taps(p, p.position_steps, outputs_of(p, of), scratch);
+  OutputRows rows(taps, of, scratch);
   if (scratch.failed) return Outcome::no_memory;
-  each_tile(p, of, [&](const Part &tile, i64 at) {
+  each_tile(p, of, [&](const Part &, i64 at) {
     i64 *to = reinterpret_cast<i64 *>(job.y.data) + at;
     each_winner(
-        taps, tile, job.x.data + at * p.residual_bytes, 0, [&](i64 o, i64 position) INLINE_LAMBDA { to[o] = position; },
+        taps, rows, job.x.data + at * p.residual_bytes, 0, [&](i64 o, i64 position) INLINE_LAMBDA { to[o] = position; },
         [&](i64 o) INLINE_LAMBDA { to[o] = -1; });
   });
   return Outcome::done;

@@ -30,88 +30,86 @@ struct TapOffsets {
   }
 };
 
-// The rows of a tile's outputs, in the caller's order of axes, which need not be that of memory.
-//
-//   for (OutputRows rows(taps, part); rows.next();)
+// The rows of a tile's outputs, in the caller's order of axes, which need not be that of memory. They are alike in all
+// tiles, so a unit of many small tiles finds them once.
 struct OutputRows {
-  const Plan &p;
-  int axes[MOST_AXES];                                    // in the caller's order; the last one runs along the rows
-  i64 from[MOST_AXES], to[MOST_AXES], places[MOST_AXES];  // places: how far apart outputs lie along an axis
-  const Axis &axis;                                       // along the rows
-  i64 row_from, row, step;  // the first output of a row along its axis, how many, and how far apart
-  // of this row: where its first output lies, where its windows start along the other axes, whether these read anything
-  i64 output, base;
-  bool read;
+  struct Row {
+    i64 output, base;  // where its first output lies, and where its windows start along the other axes
+    bool read;         // whether these read anything
+  };
+  Row *all;
+  i64 many;
+  const Axis &axis;        // along the rows
+  i64 from, length, step;  // the first output of a row along its axis, how many, and how far apart
+  bool even;               // every window of a row starts as far after the one before and reads something
 
-  NOINLINE OutputRows(const TapOffsets &taps, const Part &of)
-      : p(taps.p), axis(p.axes[p.order_back[0]]), strides(taps.strides) {
-    i64 place = p.lanes, results = 1;
+  NOINLINE OutputRows(const TapOffsets &taps, const Part &of, Scratch &scratch)
+      : axis(taps.p.axes[taps.p.order_back[0]]) {
+    const Plan &p = taps.p;
+    int axes[MOST_AXES], inner = p.order_back[0];  // in the caller's order; the last one runs along the rows
+    i64 froms[MOST_AXES], tos[MOST_AXES], places[MOST_AXES], at[MOST_AXES], place = p.lanes, results = 1;
     for (int i = 0; i < p.rank; i++) axes[i] = p.order_back[p.rank - 1 - i];
+    even = taps.table && p.lanes == 1 && axis.slides;
     for (int i = p.rank - 1; i >= 0; i--) {
-      from[i] = at[i] = i == 0 ? of.from : 0, to[i] = i == 0 ? of.to : p.axes[i].outputs;
-      results *= to[i] - from[i], places[i] = place, place *= to[i] - from[i];
+      froms[i] = at[i] = i == 0 ? of.from : 0, tos[i] = i == 0 ? of.to : p.axes[i].outputs;
+      results *= tos[i] - froms[i], places[i] = place, place *= tos[i] - froms[i];
+      even = even && !p.axes[i].gaps;
     }
-    int inner = axes[p.rank - 1];
-    row_from = from[inner], row = to[inner] - from[inner], step = places[inner];
-    left = row > 0 ? results / row : 0;
+    from = froms[inner], length = tos[inner] - from, step = places[inner];
+    many = length > 0 ? results / length : 0;
+    all = scratch.take<Row>(many);
+    if (scratch.failed) return;
+    for (Row *row = all; row < all + many; row++) {
+      *row = {0, 0, true};
+      for (int k = 0; k < p.rank - 1; k++) {
+        int i = axes[k];
+        Clipped w = p.axes[i].at(at[i]);
+        row->base += w.start * taps.strides[i], row->output += (at[i] - froms[i]) * places[i];
+        row->read = row->read && w.length > 0;
+      }
+      for (int k = p.rank - 2; k >= 0; k--) {
+        int i = axes[k];
+        if (++at[i] < tos[i]) break;
+        at[i] = froms[i];
+      }
+    }
   }
-
-  NOINLINE bool next() {
-    if (left-- == 0) return false;
-    base = output = 0, read = true;
-    for (int k = 0; k < p.rank - 1; k++) {
-      int i = axes[k];
-      Clipped w = p.axes[i].at(at[i]);
-      base += w.start * strides[i], output += (at[i] - from[i]) * places[i];
-      read = read && w.length > 0;
-    }
-    for (int k = p.rank - 2; k >= 0; k--) {
-      int i = axes[k];
-      if (++at[i] < to[i]) break;
-      at[i] = from[i];
-    }
-    return true;
-  }
-
- private:
-  const i64 *strides;
-  i64 at[MOST_AXES], left;
 };
 
 // visit(output, position) for the outputs of a tile that read anything: where the winner lies, by the strides of `taps`
 // (and `lane` for the lanes). Outputs that read nothing get none(output).
 template <class Visit, class None>
-INLINE void each_winner(const TapOffsets &taps, const Part &of, const char *residual, i64 lane, Visit visit,
+INLINE void each_winner(const TapOffsets &taps, const OutputRows &rows, const char *residual, i64 lane, Visit visit,
                         None none) {
   const Plan &p = taps.p;
-  OutputRows rows(taps, of);
   const Axis &axis = rows.axis;
-  bool gaps = false;
-  for (int i = 0; i < p.rank; i++) gaps = gaps || p.axes[i].gaps;
-  bool even = taps.table && !gaps && p.lanes == 1 && axis.slides;  // winners lie evenly, each as far as its tap says
-  i64 stride = taps.strides[p.order_back[0]];
-  i64 start = axis.start(rows.row_from) * stride, move = axis.stride * stride;
-  while (rows.next())
-    with_residual(p, [&](auto kind) INLINE_LAMBDA {
-      using R = decltype(kind);
-      const R *winners = reinterpret_cast<const R *>(residual);
-      i64 output = rows.output, n = rows.row, step = rows.step, base = rows.base;
+  i64 n = rows.length, step = rows.step, stride = taps.strides[p.order_back[0]];
+  i64 start = axis.start(rows.from) * stride, move = axis.stride * stride;
+  with_residual(p, [&](auto kind) INLINE_LAMBDA {
+    using R = decltype(kind);
+    const R *winners = reinterpret_cast<const R *>(residual);
+    for (const auto *row = rows.all; row < rows.all + rows.many; row++) {
+      i64 output = row->output;
       if constexpr (sizeof(R) <= 2)
-        if (even) {
+        if (rows.even) {
           const i64 *table = taps.table;
-          for (i64 j = 0, at = base + start; j < n; j++, output += step, at += move)
-            visit(output, at + table[winners[output]]);
-          return;
+          i64 at = row->base + start;
+          if (step == 1)
+            for (i64 j = 0; j < n; j++) visit(output + j, at + j * move + table[winners[output + j]]);
+          else
+            for (i64 j = 0; j < n; j++, output += step) visit(output, at + j * move + table[winners[output]]);
+          continue;
         }
       for (i64 j = 0; j < n; j++, output += step) {
-        Clipped w = axis.at(rows.row_from + j);
+        Clipped w = axis.at(rows.from + j);
         for (i64 l = 0; l < p.lanes; l++)
-          if (rows.read && w.length > 0)
-            visit(output + l, base + w.start * stride + l * lane + taps.of(winners[output + l]));
+          if (row->read && w.length > 0)
+            visit(output + l, row->base + w.start * stride + l * lane + taps.of(winners[output + l]));
           else
             none(output + l);
       }
-    });
+    }
+  });
 }
 
 }  // namespace

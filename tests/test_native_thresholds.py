@@ -355,3 +355,19 @@ def test_signs_of_zeros_do_not_depend_on_threads_and_instruction_sets(law: str) 
                         got = everything(window, ZEROS[law][0], x, *moved)
                     for part in want:
                         assert_same_bits(got[part], want[part], (dtype, isa, threads, part))
+
+
+@pytest.mark.parametrize("outputs", [1, 5, 47, 48, 49])
+@pytest.mark.parametrize(("kernel", "stride"), [(2, 2), (3, 2), (2, 1)])
+def test_cotangents_of_short_rows_and_of_long_ones(outputs: int, kernel: int, stride: int) -> None:
+    """Short rows add each output to its winner, long ones compare; in tiles that share a unit, and in bands of one."""
+    rng = np.random.default_rng(outputs)
+    row = sliding((outputs - 1) * stride + kernel, kernel, stride)
+    for lead, column in ((7, sliding(6, kernel, stride)), (1, sliding(3000, kernel, stride))):
+        window = Window((each(lead), column, row))
+        x, dy = rng.integers(0, 4, window.shape).astype(np.float32), rng.normal(size=window.out_shape)
+        for ties in ("first", "last"):
+            for cotangent in (dy.astype(np.float32), np.asfortranarray(dy.astype(np.float32)), dy.astype(np.float16)):
+                law, x = maximum(ties), x.astype(cotangent.dtype)
+                got, want = (engine.linearize(window, law, x).vjp(cotangent) for engine in (native, portable))
+                np.testing.assert_allclose(got, want, 1e-2 if x.itemsize == 2 else 1e-5, 1e-3)
