@@ -45,8 +45,8 @@ struct OuterAxis {
 
 // One output at an end of a row.
 template <class P>
-NOINLINE void fold_end(const P &p, typename P::To to, typename P::From from, const Taps<typename P::I> &rows, i64 o,
-                       const Clipped &w) {
+INLINE void fold_end(const P &p, typename P::To to, typename P::From from, const Taps<typename P::I> &rows, i64 o,
+                     const Clipped &w) {
   using T = typename P::T;
   using I = typename P::I;
   if (w.length == 0) {

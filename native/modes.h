@@ -89,10 +89,11 @@ template <class Law> Outcome winners(const Law &law, Job &job, i64 unit, Arena &
   u.clear_if_empty(y, p.type);
   if (job.mode == Mode::forward) return Outcome::done;
   const Int<T> *index = reinterpret_cast<const Int<T> *>(u.states.at[1]);
+  i64 n = u.results;  // a copy: bytes that are written may alias anything whose address is known
   with_residual(p, [&](auto kind) {
     using R = decltype(kind);
     R *residual = reinterpret_cast<R *>(job.b.data) + u.first;
-    for (i64 i = 0; i < u.results; i++) residual[i] = R(index[i]);
+    for (i64 i = 0; i < n; i++) residual[i] = R(index[i]);
   });
   return Outcome::done;
 }
