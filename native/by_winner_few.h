@@ -166,14 +166,18 @@ template <class T> struct CompareReaders {
   T *room;
   const T *dy;
 
-  static constexpr i64 SHORT_ROW = 48;  // outputs below which adding each to its winner is faster than comparing
+  // Adding each output to its winner is faster where rows have fewer outputs than this and a tile stays in the nearest
+  // cache: its inputs are written twice then, once with zeros.
+  static constexpr i64 SHORT_ROW = 48, SMALL_TILE = 16384 / sizeof(T);
 
   // Whether few enough outputs read an input, at strides that vectors can follow.
   static bool serves(const Plan &p) {
     const Axis &inner = p.axes[p.rank - 1];
-    if (p.residual_bytes > 1 || (p.lanes == 1 && (!inner.slides || inner.stride > PHASES || inner.outputs < SHORT_ROW)))
+    i64 met = 1, tile = 1;
+    for (int i = 0; i < p.rank; i++) tile *= p.axes[i].size;
+    i64 shortest = tile <= SMALL_TILE ? SHORT_ROW : 4;
+    if (p.residual_bytes > 1 || (p.lanes == 1 && (!inner.slides || inner.stride > PHASES || inner.outputs < shortest)))
       return false;
-    i64 met = 1;
     for (int i = 0; i < p.rank && met <= FEW; i++)
       met *= p.lanes == 1 && i == p.rank - 1 ? p.readers[i].most_taps : most(p.readers[i].longest, 1);
     return met <= (p.lanes > 1 ? FEW : FEW / 2);
