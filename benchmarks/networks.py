@@ -7,8 +7,9 @@ Each call of `calls.NETWORKS` at batch 1, 8 and 32, in float32 and bfloat16, wit
     backward   the gradient alone, of a y that is there
 
 ndpool runs through `ndpool.torch`, on contiguous and on channels-last tensors (where torch has that layout), and for
-forward also on NumPy arrays. Beside it, and always the fastest of them: torch in both layouts, onnxruntime and OpenCV
-where they are installed and have the call. The floor reads and writes as many bytes and does nothing else (`timing`).
+forward also on NumPy arrays. Beside it: torch, of whose two layouts and spellings the fastest counts ("same layout":
+the fastest in ours), and onnxruntime and OpenCV where they are installed and have the call. The floor reads and writes
+as many bytes and does nothing else (`timing`).
 
 All contenders of a line run in turns, and the least time counts. No ratio comes from one run: the whole list is gone
 through twice or more (`--visits`), so that other work lies between. Times are the least over all visits; where the
@@ -187,71 +188,78 @@ class Ratio:
         return f"{self.value:6.2f} {extremes:16}  {times} ms  {array.shape} {record}: {first}{shared}"
 
 
-def compared(line: Line, ours: str, peers: tuple[str, ...]) -> Ratio | None:
-    """None if ours has no such layout, or the peers no such call."""
-    rivals = [name for name in line.visits[0] if name.split()[0] in peers]
-    if ours not in line.visits[0] or not rivals:
-        return None
+def compared(line: Line, ours: str, rivals: list[str]) -> Ratio:
     each = [min(v[name] for name in rivals) / v[ours] for v in line.visits]
     best = min(rivals, key=line.least)
     return Ratio(line, ours, best, line.least(best) / line.least(ours), min(each), max(each))
 
 
+def rivals_of(line: Line, ours: str) -> dict[str, list[str]]:
+    """The contenders that ours is compared with: torch in any layout, in the same one, and every peer in any."""
+    peers = [name for name in line.visits[0] if name.split()[0] in RIVALS]
+    torch = [name for name in peers if name.split()[0] == "torch"]
+    same = [name for name in torch if name.endswith("channels_last") == ours.endswith("channels_last")]
+    return {"torch": torch, "same layout": same, "any peer": peers}
+
+
 @dataclass(frozen=True)
 class Group:
-    """All lines of one pass, layout, dtype and number of threads: beside torch, and beside the best of all peers."""
+    """All lines of one pass, layout, dtype and number of threads, and their ratios by whom they are compared with."""
 
     step: str
     layout: str
     dtype: str
     threads: int
-    torch: list[Ratio]
-    best: list[Ratio]
+    ratios: dict[str, list[Ratio]]
 
     @property
     def name(self) -> str:
         return f"{self.step}, {self.layout}, {self.dtype}, {self.threads} thread{'s' * (self.threads > 1)}"
 
-    def figures(self) -> dict[str, float]:
-        return {
-            "calls": len(self.torch),
-            "torch_over_ours": geometric_mean(r.value for r in self.torch),
-            "lost": sum(r.loses for r in self.torch),
-            "best_over_ours": geometric_mean(r.value for r in self.best),
-            "lost_to_best": sum(r.loses for r in self.best),
-            "floor_over_ours": geometric_mean(r.floor for r in self.torch),
-            "unsteady": sum(r.unsteady for r in self.torch),
-        }
+    def means(self) -> dict[str, float]:
+        """Geometric means of rivals' times over ours."""
+        return {rivals: geometric_mean(r.value for r in ratios) for rivals, ratios in self.ratios.items()}
+
+    def lost(self) -> dict[str, float]:
+        """The share of calls that lose."""
+        return {rivals: sum(r.loses for r in ratios) / len(ratios) for rivals, ratios in self.ratios.items()}
+
+    @property
+    def floor(self) -> float:
+        return geometric_mean(r.floor for r in self.ratios["torch"])
+
+    @property
+    def unsteady(self) -> int:
+        return sum(r.unsteady for r in self.ratios["torch"])
 
 
 def groups(lines: list[Line]) -> Iterator[Group]:
-    """In the order of passes, of the largest dtype first, of threads and of layouts."""
-    for step, dtype, threads, (layout, ours) in product(
-        PASSES, DTYPES, sorted({line.threads for line in lines}), OURS.items()
-    ):
-        among = [line for line in lines if (line.step, line.array.dtype, line.threads) == (step, dtype, threads)]
-        torch, best = (
-            [ratio for line in among if (ratio := compared(line, ours, rivals))] for rivals in (RIVALS[:1], RIVALS)
-        )
-        if torch:
-            yield Group(step, layout, dtype, threads, torch, best)
+    """In the order of passes, dtypes, threads and layouts."""
+    counts = sorted({line.threads for line in lines})
+    for step, dtype, threads, (layout, ours) in product(PASSES, DTYPES, counts, OURS.items()):
+        ratios: dict[str, list[Ratio]] = {}
+        for line in lines:
+            if (line.step, line.array.dtype, line.threads) == (step, dtype, threads) and ours in line.visits[0]:
+                for beside, rivals in rivals_of(line, ours).items():
+                    if rivals:
+                        ratios.setdefault(beside, []).append(compared(line, ours, rivals))
+        if ratios:
+            yield Group(step, layout, dtype, threads, ratios)
 
 
 # -- the command -------------------------------------------------------------------------------------------------------
 
 
 def print_groups(found: list[Group], worst: int) -> None:
-    print(
-        f"{'':52}{'calls':>6}{'torch/ours':>12}{'lost':>6}{'best/ours':>12}{'lost':>6}{'floor/ours':>12}{'unsteady':>10}"
-    )
+    print("geometric means of a rival's time over ours, and the share of calls where that is below", LOSES)
+    print(f"{'':50}{'calls':>6}{'torch':>13}{'same layout':>13}{'any peer':>13}{'floor':>8}{'unsteady':>10}")
     for group in found:
-        f = group.figures()
-        torch = f"{f['torch_over_ours']:12.2f}{f['lost'] / f['calls']:6.0%}"
-        best = f"{f['best_over_ours']:12.2f}{f['lost_to_best'] / f['calls']:6.0%}"
-        print(f"{group.name:52}{f['calls']:6}{torch}{best}{f['floor_over_ours']:12.2f}{f['unsteady']:10}")
+        lost = group.lost()
+        columns = "".join(f"{mean:8.2f}{lost[rivals]:5.0%}" for rivals, mean in group.means().items())
+        print(f"{group.name:50}{len(group.ratios['torch']):6}{columns}{group.floor:8.2f}{group.unsteady:10}")
     for group in found:
         print(f"\nworst of {group.name}:")
-        print(*(f"  {ratio}" for ratio in sorted(group.best, key=lambda r: r.value)[:worst]), sep="\n")
+        print(*(f"  {ratio}" for ratio in sorted(group.ratios["any peer"], key=lambda r: r.value)[:worst]), sep="\n")
 
 
 def print_dropped(lines: list[Line]) -> None:
@@ -263,7 +271,13 @@ def print_dropped(lines: list[Line]) -> None:
 def report(found: list[Group], lines: list[Line]) -> dict[str, object]:
     """What is written as JSON."""
     return {
-        "groups": [{"group": group.name} | group.figures() for group in found],
+        "groups": [
+            {
+                "group": group.name, "calls": len(group.ratios["torch"]), "over_ours": group.means(),
+                "lost": group.lost(), "floor_over_ours": group.floor, "unsteady": group.unsteady,
+            }
+            for group in found
+        ],
         "lines": [
             {
                 "names": line.array.names, "op": repr(line.array.op), "shape": line.array.shape,
