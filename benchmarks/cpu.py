@@ -432,6 +432,12 @@ def facts_of(given: argparse.Namespace, peers: list[str]) -> dict[str, Any]:
     }
 
 
+def warn_of_load(threads: int, load: float) -> None:
+    if threads > 1 and load > 0.5:
+        # whoever joins threads waits for the one that has no core: milliseconds, however little the work
+        print(f"the machine is busy (load {load:.1f}): wall times of two threads mean little")
+
+
 def print_facts(facts: dict[str, Any]) -> None:
     print(
         f"{facts['machine']['cpu']}, {facts['threads']} thread(s), {facts['clock']}, median of {facts['rounds']} rounds"
@@ -439,9 +445,7 @@ def print_facts(facts: dict[str, Any]) -> None:
     print("peers:", ", ".join(f"{name} {version}" for name, version in facts["versions"].items()))
     print("absent:", ", ".join(facts["absent"]) or "none")
     print(f"floor: {facts['stream']}; data: {facts['data']}")
-    if facts["threads"] > 1 and facts["machine"]["load"][0] > 0.5:
-        # whoever joins threads waits for the one that has no core: milliseconds, however little the work
-        print(f"the machine is busy (load {facts['machine']['load'][0]:.1f}): wall times of two threads mean little")
+    warn_of_load(facts["threads"], facts["machine"]["load"][0])
     print()
 
 

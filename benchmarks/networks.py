@@ -42,7 +42,7 @@ import ndpool
 
 from . import timing
 from .calls import NETWORKS, distinct
-from .cpu import accepted, machine, versions
+from .cpu import accepted, machine, versions, warn_of_load
 from .peers import PEERS, Spell, spell_ndpool, spell_ndpool_torch, spells
 from .rows import Case, Phase, Row, case_of, channels_innermost
 from .timing import Contender
@@ -59,7 +59,7 @@ DTYPES = {"float32": 4, "bfloat16": 2}  # bytes of each
 LOSES = 0.95  # a rival's time over ours below which a call is lost: nearer to 1 is noise
 UNSTEADY = 1.15  # ratios of two visits that differ by more are both shown
 MOST_BYTES = 128 * 2**20  # of an input; about a dozen copies are alive at once, so the process stays below 4 GiB
-QUICK_CALLS, QUICK_BYTES = 40, 8 * 2**20
+QUICK_CALLS, QUICK_BYTES = 26, 8 * 2**20  # 90 seconds where nothing else runs
 
 
 # -- what is measured --------------------------------------------------------------------------------------------------
@@ -327,6 +327,7 @@ def main(args: list[str] | None = None) -> int:
     facts = {"machine": machine(), "versions": versions(peers), "absent": [p for p in RIVALS if p not in peers]}
     print(facts["machine"]["cpu"] + ",", ", ".join(f"{name} {version}" for name, version in facts["versions"].items()))
     print("absent:", ", ".join(facts["absent"]) or "none", f"; load {facts['machine']['load'][0]:.1f}")
+    warn_of_load(max(given.threads), facts["machine"]["load"][0])
     print(f"{len(arrays)} arrays, {len(NETWORKS)} networks in the list, {too_large} arrays left out as too large")
     start = time.monotonic()
     lines = measured(arrays, given, peers)
