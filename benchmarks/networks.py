@@ -59,7 +59,7 @@ DTYPES = {"float32": 4, "bfloat16": 2}  # bytes of each
 LOSES = 0.95  # a rival's time over ours below which a call is lost: nearer to 1 is noise
 UNSTEADY = 1.15  # ratios of two visits that differ by more are both shown
 MOST_BYTES = 128 * 2**20  # of an input; about a dozen copies are alive at once, so the process stays below 4 GiB
-QUICK_CALLS, QUICK_BYTES = 26, 8 * 2**20  # 90 seconds where nothing else runs
+QUICK_CALLS, QUICK_BYTES = 26, 8 * 2**20  # so that it stays below two minutes where nothing else runs
 
 
 # -- what is measured --------------------------------------------------------------------------------------------------
@@ -117,6 +117,10 @@ def visit(line: Line, case: Case, contestants: dict[str, Spell], rounds: int) ->
     line.visits.append({name: t.min_ms for name, t in times.items()})
 
 
+def limit(given: argparse.Namespace) -> int:
+    return QUICK_BYTES if given.quick else MOST_BYTES
+
+
 def chosen(given: argparse.Namespace) -> tuple[list[Array], int]:
     """The arrays to go through, and how many were left out because they are too large."""
     wanted = re.compile(given.only)
@@ -130,7 +134,7 @@ def chosen(given: argparse.Namespace) -> tuple[list[Array], int]:
         for batch in given.batch
         for dtype in given.dtype
     ]
-    kept = [array for array in arrays if array.bytes <= (QUICK_BYTES if given.quick else MOST_BYTES)]
+    kept = [array for array in arrays if array.bytes <= limit(given)]
     return kept, len(arrays) - len(kept)
 
 
@@ -328,7 +332,8 @@ def main(args: list[str] | None = None) -> int:
     print(facts["machine"]["cpu"] + ",", ", ".join(f"{name} {version}" for name, version in facts["versions"].items()))
     print("absent:", ", ".join(facts["absent"]) or "none", f"; load {facts['machine']['load'][0]:.1f}")
     warn_of_load(max(given.threads), facts["machine"]["load"][0])
-    print(f"{len(arrays)} arrays, {len(NETWORKS)} networks in the list, {too_large} arrays left out as too large")
+    print(f"{len(arrays)} arrays, {len(NETWORKS)} networks in the list, ", end=" ")
+    print(f"{too_large} arrays beyond {limit(given) / 2**20:.0f} MiB left out")
     start = time.monotonic()
     lines = measured(arrays, given, peers)
     found = list(groups(lines))
