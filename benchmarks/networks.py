@@ -332,7 +332,7 @@ def main(args: list[str] | None = None) -> int:
     print(facts["machine"]["cpu"] + ",", ", ".join(f"{name} {version}" for name, version in facts["versions"].items()))
     print("absent:", ", ".join(facts["absent"]) or "none", f"; load {facts['machine']['load'][0]:.1f}")
     warn_of_load(max(given.threads), facts["machine"]["load"][0])
-    print(f"{len(arrays)} arrays, {len(NETWORKS)} networks in the list, ", end=" ")
+    print(f"{len(arrays)} arrays, {len(NETWORKS)} networks in the list,", end=" ")
     print(f"{too_large} arrays beyond {limit(given) / 2**20:.0f} MiB left out")
     start = time.monotonic()
     lines = measured(arrays, given, peers)
