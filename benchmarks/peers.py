@@ -7,10 +7,10 @@ outputs afresh. Nobody is given a spelling of smooth max that overflows.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache, partial
-from itertools import product
+from itertools import chain, product
 from typing import Any
 
 import ml_dtypes
@@ -22,6 +22,7 @@ from .rows import Case, Phase, Slide
 from .timing import Contender
 
 Spell = Callable[[Case, Phase, int], Iterator[Contender]]
+Spelling = tuple[str, Callable[[Any], Any]]  # what a contender's name gets, and a function of x
 
 
 def flat(value: Any) -> list[Any]:
@@ -122,6 +123,25 @@ def _whole_call(case: Case, phase: Phase) -> Callable[[], Any]:
 
 
 def spell_torch(case: Case, phase: Phase, threads: int) -> Iterator[Contender]:
+    """Its pooling function, and where one window covers all, its reduction."""
+    import torch.nn.functional as F
+
+    smooth = case.law == "smooth_max"
+    spellings = _torch_smooth(case) if smooth else chain(_torch_functions(case, F), _torch_reductions(case))
+    yield from _on_tensors("torch", spellings, case, phase, threads)
+
+
+def spell_ndpool_torch(case: Case, phase: Phase, threads: int) -> Iterator[Contender]:
+    """`ndpool.torch` on the same tensors, called in the same words."""
+    from ndpool.torch import functional
+
+    ndpool.set_threads(threads)
+    yield from _on_tensors("ndpool.torch", _torch_functions(case, functional), case, phase, threads)
+
+
+def _on_tensors(
+    name: str, spellings: Iterable[Spelling], case: Case, phase: Phase, threads: int
+) -> Iterator[Contender]:
     """Contiguous, and channels_last where torch has it; of a row that comes channels-last, only that."""
     import torch
 
@@ -131,10 +151,12 @@ def spell_torch(case: Case, phase: Phase, threads: int) -> Iterator[Contender]:
         layouts[" channels_last"] = torch.channels_last if case.x.ndim == 4 else torch.channels_last_3d
     if case.row.channels_last:
         del layouts[""]
-    for spelling, f in _torch_functions(case):
-        for layout, memory_format in layouts.items():
-            x, dx, *dys = (_to_torch(a).contiguous(memory_format=memory_format) for a in (case.x, case.dx, *case.dys))
-            yield Contender(f"torch{spelling}{layout}", _torch_run(phase, f, x, dx, dys), reader(_from_torch))
+    functions = list(spellings)
+    for layout, memory_format in layouts.items():
+        x, *dys = (_to_torch(a).contiguous(memory_format=memory_format) for a in (case.x, *case.dys))
+        dx = _to_torch(case.dx).contiguous(memory_format=memory_format) if phase == "jvp" else None
+        for spelling, f in functions:
+            yield Contender(f"{name}{spelling}{layout}", _torch_run(phase, f, x, dx, dys), reader(_from_torch))
 
 
 def _to_torch(a: Any) -> Any:
@@ -159,7 +181,7 @@ def _torch_run(phase: Phase, f: Callable[[Any], Any], x: Any, dx: Any, dys: list
         return lambda: f(x)
     if phase == "jvp":
         return lambda: torch.func.jvp(f, (x,), (dx,))
-    x = x.clone().requires_grad_()
+    x = x.detach().requires_grad_()
     if phase == "pull":
         y = f(x)
         return lambda: torch.autograd.grad(y, x, dys if isinstance(y, tuple) else dys[0], retain_graph=True)
@@ -171,25 +193,40 @@ def _torch_run(phase: Phase, f: Callable[[Any], Any], x: Any, dx: Any, dys: list
     return vjp
 
 
-def _torch_functions(case: Case) -> Iterator[tuple[str, Callable[[Any], Any]]]:
-    import torch.nn.functional as F
-
+def _torch_functions(case: Case, F: Any) -> Iterator[Spelling]:
+    """The case as a function of `torch.nn.functional`, or of a module with the same names."""
     op, rank = case.row.op, case.rank
-    if case.law == "smooth_max":
-        yield from _torch_smooth(case)
-    elif isinstance(op, ndpool.op.Sliding):
-        pool, taps = getattr(F, f"{'max' if case.law == 'max' else 'avg'}_pool{rank}d"), case.slide
-        assert taps is not None
-        arguments = case.row.call or (taps.kernel, taps.stride, taps.padding)
-        yield "", repeated(lambda x: pool(x, *arguments), case.row.times)
-    else:
-        pool, outs = getattr(F, f"adaptive_avg_pool{rank}d"), case.dys[0].shape[-rank:]
+    stem = {"max": "max", "mean": "avg", "lp": "lp"}[case.law]
+    if not isinstance(op, ndpool.op.Sliding):
+        pool, outs = getattr(F, f"adaptive_{stem}_pool{rank}d"), case.dys[0].shape[-rank:]
         yield "", lambda x: pool(x, outs)
-        if set(outs) == {1}:
-            yield " mean", lambda x: x.mean(tuple(range(-rank, 0)), keepdim=True)
+        return
+    pool, taps = getattr(F, f"{stem}_pool{rank}d"), case.slide
+    assert taps is not None
+    arguments = case.row.call or (taps.kernel, taps.stride, taps.padding)
+    if isinstance(op, ndpool.LpPool):
+        assert not any(taps.padding)
+        arguments = (op.norm_type, taps.kernel, taps.stride)
+    options = {"ceil_mode": True} if op.ceil_mode else {}
+    if not getattr(op, "count_include_pad", True):
+        options["count_include_pad"] = False
+    yield "", repeated(lambda x: pool(x, *arguments, **options), case.row.times)
 
 
-def _torch_smooth(case: Case) -> Iterator[tuple[str, Callable[[Any], Any]]]:
+def _torch_reductions(case: Case) -> Iterator[Spelling]:
+    """One window over everything, as networks also write it."""
+    axes, outs = tuple(range(-case.rank, 0)), case.dys[0].shape[-case.rank :]
+    if isinstance(case.row.op, ndpool.op.Sliding) or set(outs) != {1}:
+        return
+    if case.law == "mean":
+        yield " mean", lambda x: x.mean(axes, keepdim=True)
+    elif case.law == "max":
+        yield " amax", lambda x: x.amax(axes, keepdim=True)
+        if case.rank == 1:
+            yield " max", lambda x: x.max(-1, keepdim=True).values
+
+
+def _torch_smooth(case: Case) -> Iterator[Spelling]:
     import torch
     import torch.nn.functional as F
 
@@ -251,7 +288,7 @@ def _jax_run(phase: Phase, f: Callable[[Any], Any], x: Any, dx: Any, dy: Any) ->
     return partial(jax.jit(function), *arguments)
 
 
-def _jax_functions(case: Case, order: tuple[int, ...]) -> Iterator[tuple[str, Callable[[Any], Any]]]:
+def _jax_functions(case: Case, order: tuple[int, ...]) -> Iterator[Spelling]:
     op = case.row.op
     if case.law == "smooth_max":
         yield from _jax_smooth(case)
@@ -299,7 +336,7 @@ def _bins(n: int, outs: int) -> Any:
     return matrix
 
 
-def _jax_smooth(case: Case) -> Iterator[tuple[str, Callable[[Any], Any]]]:
+def _jax_smooth(case: Case) -> Iterator[Spelling]:
     import jax
     import jax.numpy as jnp
     from jax import lax
@@ -329,7 +366,7 @@ def _jax_smooth(case: Case) -> Iterator[tuple[str, Callable[[Any], Any]]]:
 def spell_onnxruntime(case: Case, phase: Phase, threads: int) -> Iterator[Contender]:
     """One node, or `times` of them; outputs are the runtime's own, made at each call and not copied."""
     taps = case.slide
-    if phase != "forward" or case.row.channels_last or taps is None or case.law == "smooth_max":
+    if phase != "forward" or case.row.channels_last or taps is None or case.law not in ("max", "mean"):
         return
     import onnx
     import onnxruntime as ort
@@ -337,12 +374,13 @@ def spell_onnxruntime(case: Case, phase: Phase, threads: int) -> Iterator[Conten
 
     options: dict[str, Any] = {}
     if isinstance(case.row.op, ndpool.op.Global):
-        kind = "GlobalAveragePool"
+        kind = "GlobalMaxPool" if case.law == "max" else "GlobalAveragePool"
     else:
         kind = "MaxPool" if case.law == "max" else "AveragePool"
         options = {"kernel_shape": taps.kernel, "strides": taps.stride, "pads": taps.padding * 2}
+        options["ceil_mode"] = int(getattr(case.row.op, "ceil_mode", False))
         if case.law == "mean":
-            options["count_include_pad"] = 1
+            options["count_include_pad"] = int(getattr(case.row.op, "count_include_pad", True))
     dtype = helper.np_dtype_to_tensor_dtype(case.x.dtype)
     names = [f"y{i}" for i in range(case.row.times)]
     nodes = [helper.make_node(kind, [a], [b], **options) for a, b in zip(["x", *names], names, strict=False)]
@@ -509,3 +547,7 @@ PEERS = {
     "skimage": Peer(spell_skimage, "skimage", "scikit-image"),
     "tinybrain": Peer(spell_tinybrain, "tinybrain", "tinybrain"),
 }
+
+
+def spells(peers: Iterable[str]) -> dict[str, Spell]:
+    return {peer: PEERS[peer].spell for peer in peers}

@@ -21,6 +21,7 @@ import numpy as np
 LOOP_S = 0.002  # shorter calls are repeated within a round, so that the clock's own cost disappears
 BUDGET_S = 1.0  # a slow contender gets fewer rounds than the others
 PATIENCE_S = 1.0  # and one round alone if a call is longer than this
+CHUNKS = 8  # a round whose calls become slow, because another process has the cores, ends at one of so many places
 
 
 @dataclass(frozen=True)
@@ -52,11 +53,13 @@ class _Plan:
 
 
 def _plan(run: Callable[[], Any], rounds: int) -> _Plan:
-    """Estimate from a second call; the first one pays for compiling and for touching memory."""
+    """Estimate from the fastest of a few calls; the first ones pay for compiling and for touching memory."""
     run()
-    start = time.perf_counter()
-    run()
-    call = time.perf_counter() - start
+    call, start = math.inf, time.perf_counter()
+    while time.perf_counter() - start < LOOP_S:
+        before = time.perf_counter()
+        run()
+        call = min(call, time.perf_counter() - before)
     if call > PATIENCE_S:
         return _Plan(run, 1, 1, False)
     return _Plan(run, max(1, math.ceil(LOOP_S / call)), min(rounds, max(3, int(BUDGET_S / call))), call < LOOP_S * 10)
@@ -66,11 +69,14 @@ def _sample(plan: _Plan) -> tuple[float, float]:
     """CPU and wall seconds of one call. The warm-up lets everyone start with what he himself leaves in the cache."""
     if plan.warm:
         plan.run()
+    chunk, done = math.ceil(plan.calls / CHUNKS), 0
     wall, cpu = time.perf_counter(), time.process_time()
-    for _ in range(plan.calls):
-        plan.run()
+    while done < plan.calls and (done == 0 or time.perf_counter() - wall < LOOP_S * 10):
+        for _ in range(chunk):
+            plan.run()
+        done += chunk
     cpu, wall = time.process_time() - cpu, time.perf_counter() - wall
-    return cpu / plan.calls, wall / plan.calls
+    return cpu / done, wall / done
 
 
 def measure(runs: dict[str, Callable[[], Any]], rounds: int, threads: int) -> dict[str, Times]:

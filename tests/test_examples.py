@@ -1,11 +1,12 @@
 """The LeNet example keeps its word: equal to PyTorch in value, jvp and vjp, and over 95 % right after training.
 
-The graph benchmark likewise: what it times by hand is what the program computes.
+The benchmarks likewise: what they time side by side is the same work.
 """
 
 from __future__ import annotations
 
 import importlib.util
+import json
 import sys
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
@@ -158,3 +159,45 @@ def test_torch_benchmark_compares_the_same_work(capsys: pytest.CaptureFixture[st
         for memory in beside.FORMATS.values():
             ours, theirs, image = beside.pair(make, memory)
             assert beside.agree(beside.inference_step(ours, image), beside.inference_step(theirs, image)), name
+
+
+def test_networks_benchmark_compares_the_same_work(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("torch", reason="the benchmark is about ndpool.torch")
+    from benchmarks import networks
+
+    out = tmp_path / "found.json"
+    few = ["--only", "^LeNet-5 S4|^NASNet.* cell, 7", "--batch", "1", "--threads", "1", "--rounds", "1"]
+    assert networks.main([*few, "--json", str(out)]) == 0
+    found = json.loads(out.read_text())
+    assert len(found["lines"]) == 2 * len(networks.PASSES) * len(networks.DTYPES)
+    for line in found["lines"]:
+        assert line["dropped"] == {}
+        for visited in line["visits"]:
+            assert {"ndpool.torch", "ndpool.torch channels_last", "torch", "torch channels_last"} <= set(visited)
+        assert len(line["visits"]) == 2
+    assert "worst of forward, NumPy, channels last, bfloat16, 1 thread:" in capsys.readouterr().out
+
+
+def test_networks_benchmark_shows_ratios_that_differ_between_visits() -> None:
+    from benchmarks import networks
+
+    array = networks.Array(("a network", "another"), ndpool.MaxPool(2), (1, 1, 4, 4), "float32")
+    first = {"ndpool.torch": 2.0, "torch": 3.0, "torch channels_last": 1.0, "opencv": 0.5, "floor": 0.25}
+    second = first | {"ndpool.torch": 1.25, "torch channels_last": 1.5}
+    (group,) = networks.groups([networks.Line(array, "both", 2, [first, second])])
+    assert group.name == "both, contiguous, float32, 2 threads"
+    assert group.means() == pytest.approx({"torch": 0.8, "same layout": 2.4, "any peer": 0.4})
+    assert group.lost() == {"torch": 1, "same layout": 0, "any peer": 1}
+    assert (group.floor, group.unsteady) == (0.2, 1)
+    assert "0.80 (0.50 to 1.20)" in str(group.ratios["torch"][0])
+
+
+def test_every_call_of_a_network_fits_its_input() -> None:
+    from benchmarks import calls
+
+    assert len(calls.NETWORKS) >= 40
+    for call in calls.calls():
+        rank = len(call.sample) - 1
+        assert len(call.op.pooled_axes(rank + 2)) == rank, call.name
+        outputs = call.op.out_shape((1, *call.sample))
+        assert outputs[:2] == (1, call.sample[0]), call.name
