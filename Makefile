@@ -48,8 +48,10 @@ demo: $(VENV)/base
 
 test: lint types unit
 
-# The long tables too, more examples of hypothesis, and a minute of stress.
+# The long tables too, more examples of hypothesis, coverage (which takes a third of the time), a minute of stress.
 test-all: CHOSEN := -m ''
+test-all: TRACED := --cov --cov-report= --cov-fail-under=0
+test-all: TRACED_TOO := --cov --cov-append --cov-report=term-missing:skip-covered
 test-all: export THOROUGH := 1
 test-all: test stress
 
@@ -61,8 +63,8 @@ types: $(VENV)/test
 	$(BIN)/mypy
 
 unit: $(VENV)/test
-	$(BIN)/pytest -n 2 $(CHOSEN) --cov --cov-report= --cov-fail-under=0
-	TRITON_INTERPRET=1 $(BIN)/pytest -n 2 $(CHOSEN) --cov --cov-append --cov-report=term-missing:skip-covered tests/triton
+	$(BIN)/pytest -n 2 $(CHOSEN) $(TRACED)
+	TRITON_INTERPRET=1 $(BIN)/pytest -n 2 $(CHOSEN) $(TRACED_TOO) tests/triton
 
 # Needs a GPU, and a build of torch for it: where there is none the tests say so. Any environment with pytest will do.
 gpu-test:
