@@ -198,9 +198,9 @@ template <class P> void fold_lines_transposed(const P &p, typename P::To to, typ
 
 // -- taps that lie apart, with elements inside the axis --------------------------------------------------------------
 
-// n <= LONGEST taps for each of m elements inside: the same states merge in the same order. A state is a row of scratch;
-// it merges a few of its taps at a time, so that few rows of the input are being read at once. Rows without gaps between
-// them are one long row, which matters where they are short.
+// n <= LONGEST taps for each of m elements inside: the same states merge in the same order. A state is a row of
+// scratch; it merges a few of its taps at a time, so that few rows of the input are being read at once. Rows without
+// gaps between them are one long row, which matters where they are short.
 template <class P>
 void fold_inside_block(const P &p, typename P::To to, typename P::From from, i64 n, typename P::I bias, i64 m) {
   using Law = typename P::Law;

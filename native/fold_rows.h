@@ -80,7 +80,8 @@ INLINE void fold_row(const P &p, const Ends &ends, typename P::To to, typename P
     Taps<I> under = rows;  // a copy that stays in registers: nobody else has its address
     each_vector<T, true, false>(b - a, [&](auto kind, i64 j) INLINE_LAMBDA {
       using X = decltype(kind);
-      p.template save_result<X>(to, a + j, merge_rows<X, STRIDE, COUNT, ROWS>(p, from, origin + j * stride, under, taps));
+      p.template save_result<X>(to, a + j,
+                                merge_rows<X, STRIDE, COUNT, ROWS>(p, from, origin + j * stride, under, taps));
     });
   }
   for (i64 o = b; o < axis.outputs; o++) fold_end(p, to, from, rows, o, ends.at(o));
