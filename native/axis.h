@@ -46,6 +46,7 @@ struct Axis {
   bool slides;      // start(o) = origin + o * stride
   bool blocks;      // long windows that overlap: merge the ends of blocks rather than tap by tap
   bool lines;       // long windows that hardly do: merge many taps side by side
+  bool shrinks;     // windows that lie far apart: one output takes the place of many positions
   bool as_columns;  // rows are better folded as columns: many of their outputs are unlike their neighbours
   bool gaps;        // some output may read nothing
 
@@ -53,6 +54,13 @@ struct Axis {
   bool tiles() const {
     return slides && origin == 0 && stride * outputs == size && (most_taps - 1) * step < stride && whole_from == 0 &&
            whole_to == outputs;
+  }
+
+  // If this is an axis of readers, and windows lay one after another: the positions of each, which it alone reads.
+  i64 repeats() const {
+    if (size == 1 && !gaps) return outputs;
+    bool tiled = windows == Windows::readers && origin == 0 && read_step == 1 && read_last + 1 == read_stride;
+    return tiled && read_stride > 1 ? read_stride : 0;
   }
 
   INLINE Cover covers(i64 o) const;

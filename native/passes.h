@@ -65,8 +65,9 @@ struct Steps {
     i64 tile = 1;
     bool lines = false;
     for (int i = 0; i < plan.rank; i++) tile *= most(axes[i].size, axes[i].outputs), lines = lines || axes[i].lines;
-    return plan.lanes == 1 && part.tiles >= lanes && tile <= LARGEST && !lines && inner.size > 1 && !inner.tiles() &&
-           (inner.as_columns || inner.outputs < SHORTEST_ROW);
+    bool rows_first = order[0] != plan.rank - 1;  // rows are merged whole: there is nothing to gain
+    return plan.lanes == 1 && part.tiles >= lanes && tile <= LARGEST && !lines && !rows_first && inner.size > 1 &&
+           !inner.tiles() && inner.repeats() == 0 && (inner.as_columns || inner.outputs < SHORTEST_ROW);
   }
 };
 

@@ -10,11 +10,12 @@
 
 namespace ndpool {
 
-constexpr i64 UNIT = 32768;       // elements of a unit of work: its scratch stays in the caches
-constexpr i64 DIRECT = 8;         // windows up to that many taps are never worth cutting into blocks
-constexpr i64 EDGES = 8;          // rows of which more than one output in so many is at an end are better columns
-constexpr i64 LINE = 16;          // windows from that many taps on are worth merging side by side
-constexpr i64 FEW_OUTPUTS = 256;  // so many may be looked at one by one
+constexpr i64 UNIT = 32768;          // elements of a unit of work: its scratch stays in the caches
+constexpr i64 DIRECT = 8;            // windows up to that many taps are never worth cutting into blocks
+constexpr i64 EDGES = 8;             // rows of which more than one output in so many is at an end are better columns
+constexpr i64 LINE = 16;             // windows from that many taps on are worth merging side by side
+constexpr i64 MOST_WRITTEN_OUT = 4;  // strides that have loops of their own
+constexpr i64 FEW_OUTPUTS = 256;     // so many may be looked at one by one
 
 // An axis with what follows from its formula, all of it without looking at each output.
 struct OwnedAxis {
@@ -72,6 +73,7 @@ struct OwnedAxis {
   void decide(i64 taps, i64 moves) {
     axis.blocks = taps > DIRECT && taps - 1 > 2 * moves + 4;  // merges per output: each tap, or each position twice
     axis.lines = !axis.blocks && taps >= LINE && moves > 2;
+    axis.shrinks = axis.lines || (!axis.blocks && moves > MOST_WRITTEN_OUT);
     i64 unlike = axis.outputs - (axis.whole_to - axis.whole_from);
     bool phased = axis.phases > 2 || (axis.phases == 2 && axis.outputs < PHASED_FROM);
     axis.as_columns = !axis.lines && axis.outputs > 1 && (phased || unlike * EDGES > axis.outputs);
@@ -173,13 +175,14 @@ struct OwnedPlan {
     p.residual_bytes = p.taps <= 256 ? 1 : p.taps <= 65536 ? 2 : p.taps <= (i64(1) << 32) ? 4 : 8;
     p.tiles = 1;
     for (int i = 0; i < p.lead; i++) p.tiles *= p.sizes[i];
-    // Where one order of folds is as good as another, long windows that hardly overlap come last: rows shrink first.
+    // Where one order of folds is as good as another, axes that shrink much come last, the innermost of them at the
+    // very end: whole rows are merged quickly, and few are left.
     std::vector<int32_t> folds(p.order, p.order + p.rank);
     std::copy(folds.begin(), folds.end(), p.order_back);
     if (p.law != Law::max) {
-      std::stable_partition(folds.begin(), folds.end(), [&](int32_t i) { return !p.axes[i].lines; });
-      auto lines = std::find_if(folds.begin(), folds.end(), [&](int32_t i) { return p.axes[i].lines; });
-      std::reverse(lines, folds.end());
+      auto shrinks = [&](int32_t i) { return p.axes[i].shrinks; };
+      std::stable_partition(folds.begin(), folds.end(), [&](int32_t i) { return !shrinks(i); });
+      std::reverse(std::find_if(folds.begin(), folds.end(), shrinks), folds.end());
       std::copy(folds.begin(), folds.end(), p.order);
     }
     cut();
