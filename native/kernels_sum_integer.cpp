@@ -5,12 +5,13 @@
 namespace ndpool::NDPOOL_SET {
 namespace {
 
-// Sums of bytes and other short integers fit 32 bits, and their means, which are never close to a half unless they are
-// one, are rounded by a double.
-inline bool fits_short_sum(const Plan &p) { return size_of(p.type) <= 2 && p.taps <= 32768; }
+// Sums of a few bytes fit 16 bits, those of more of them, or of other short integers, 32. Their means, which are never
+// close to a half unless they are one, are rounded by a floating point number.
+inline bool fits_16_bits(const Plan &p) { return size_of(p.type) == 1 && p.taps <= 128; }
+inline bool fits_32_bits(const Plan &p) { return size_of(p.type) <= 2 && p.taps <= 32768; }
 
-inline Outcome short_sum(Job &job, i64 unit, Arena &arena) {
-  using T = int32_t;
+// Sums in T, their means by F.
+template <class T, class F> Outcome short_sum(Job &job, i64 unit, Arena &arena) {
   using Law = Add<T, 1>;
   Law law;
   FoldedUnit<Law> u(law, job, unit, arena);
@@ -18,16 +19,20 @@ inline Outcome short_sum(Job &job, i64 unit, Arena &arena) {
   if (!u.fold()) return u.outcome();
   T *sums = u.states.at[0];
   i64 size = size_of(p.type);
-  T lowest = p.type <= Type::i64 ? -(1 << (8 * size - 1)) : 0, highest = lowest + (1 << (8 * size)) - 1;
+  T lowest = T(p.type <= Type::i64 ? -(1 << (8 * size - 1)) : 0), highest = T(lowest + (1 << (8 * size)) - 1);
   auto finish = [&](i64 at, i64 n, i64 divisor) {
-    constexpr double MAGIC = 6755399441055744.0;  // adding it rounds to an integer, halves to even
+    constexpr F MAGIC =
+        F(3) * F(i64(1) << (Format<F>::fraction - 1));  // adding it rounds to an integer, halves to even
     T *row = sums + at;
-    double by = double(most(divisor, 1));
-    bool fits = true;
-    if (by > 1)
-      for (i64 i = 0; i < n; i++) row[i] = T((double(row[i]) / by + MAGIC) - MAGIC);
-    for (i64 i = 0; i < n; i++) fits = fits & (row[i] >= lowest) & (row[i] <= highest);
-    if (!fits) __atomic_store_n(&job.overflow, true, __ATOMIC_RELAXED);
+    F by = F(most(divisor, 1)), inverse = 1 / by;
+    if (divisor > 1 && (divisor & (divisor - 1)) == 0)  // the inverse is exact
+      for (i64 i = 0; i < n; i++) row[i] = T((F(row[i]) * inverse + MAGIC) - MAGIC);
+    else if (divisor > 1)
+      for (i64 i = 0; i < n; i++) row[i] = T((F(row[i]) / by + MAGIC) - MAGIC);
+    T least_of = 0, most_of = 0;
+    for (i64 i = 0; i < n; i++)
+      least_of = row[i] < least_of ? row[i] : least_of, most_of = row[i] > most_of ? row[i] : most_of;
+    if (least_of < lowest || most_of > highest) __atomic_store_n(&job.overflow, true, __ATOMIC_RELAXED);
   };
   const Axis &axis = p.axes[p.rank - 1];
   i64 first = p.rank == 1 ? u.part.from : 0;
@@ -130,7 +135,8 @@ template <int PLANES> Outcome long_sum(Job &job, i64 unit, Arena &arena) {
 }  // namespace
 
 Outcome sum_of_integers(Job &job, i64 unit, Arena &arena) {
-  if (fits_short_sum(*job.plan)) return short_sum(job, unit, arena);
+  if (fits_16_bits(*job.plan)) return short_sum<int16_t, float>(job, unit, arena);
+  if (fits_32_bits(*job.plan)) return short_sum<int32_t, double>(job, unit, arena);
   return size_of(job.plan->type) == 8 ? long_sum<2>(job, unit, arena) : long_sum<1>(job, unit, arena);
 }
 

@@ -168,7 +168,7 @@ template <class E, int PLANES> struct Add : Plain {
   using T = E;
   static constexpr int planes = PLANES;
   static constexpr bool is_linear = true, divides = is_float<T>, folds_readers = is_float<T>, cheap_merge = true,
-                        unrolls_small_windows = sizeof(T) == 4;
+                        unrolls_small_windows = sizeof(T) == 4 || sizeof(T) == 2;
   static constexpr T constant[2] = {0, 0};
   template <class X> INLINE void merge(State<X, PLANES> &a, const State<X, PLANES> &b) const {
     for (int i = 0; i < PLANES; i++) a.at[i] += b.at[i];

@@ -85,6 +85,12 @@ template <class S, class T> void load_as(const char *from, i64 stride, T *to, i6
       save<Vec<float>>(to + i, flip ? -v : v);
     }
 #endif
+  if constexpr (std::is_integral_v<S> && std::is_integral_v<T> && sizeof(T) == 2 * sizeof(S))
+    for (constexpr int N = LANES<Vec<T>>; i + N <= n; i += N) {
+      auto narrow = load<typename VectorOf<S, int(N * sizeof(S))>::type>(reinterpret_cast<const S *>(from) + i);
+      Vec<T> v = __builtin_convertvector(narrow, Vec<T>);
+      save<Vec<T>>(to + i, flip ? ~v : v);
+    }
   if constexpr (std::is_same_v<S, bfloat> && std::is_same_v<T, float>)
     for (constexpr int N = LANES<Vec<float>>; i + N <= n; i += N) {
       auto wide = __builtin_convertvector(load<Shorts>(reinterpret_cast<const uint16_t *>(from) + i), Words);
@@ -143,8 +149,12 @@ template <class T, class Visit> INLINE void with_type(Type type, Visit visit) {
   } else if constexpr (sizeof(T) == 2) {
     if (type == Type::i16)
       visit(int16_t());
-    else
+    else if (type == Type::u16)
       visit(uint16_t());
+    else if (type == Type::i8)
+      visit(int8_t());
+    else
+      visit(uint8_t());
   } else {
     switch (type) {
       case Type::i8:
