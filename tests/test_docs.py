@@ -380,7 +380,8 @@ def test_the_map_has_the_layers_that_imports_are_held_to() -> None:
 # -- its invariants, where reading the code can tell; `test_house` has more ------------------------------------------
 
 SPELLINGS = {"api", "torch.functional", "torch.nn"}  # where a rank may stand in a name
-HOST = ["plan", "threads", "memory", "pages", "kernels", "unpool", "processor"]  # headers that may use all of C++; kernels may not
+# headers that may use all of C++; kernels may not
+HOST = ["plan", "threads", "memory", "pages", "kernels", "unpool", "processor"]
 
 
 def test_only_the_command_line_imports_the_whole_package() -> None:
