@@ -16,11 +16,11 @@ HOST := --config-settings=cmake.define.NDPOOL_ISAS=host
 EVERY := --config-settings=cmake.define.NDPOOL_ISAS=
 
 .PHONY: demo test test-all lint types unit native stress fuzz bench gpu-test test-torch test-numpy wheel clean
-.PHONY: sanitize sanitize-address sanitize-thread built-address built-thread
+.PHONY: cross arm64 sanitize sanitize-address sanitize-thread built-address built-thread
 
 # Where there is a compiler, a native build that fails is an error; only the demo does without it, as pip does.
 CHECKS := test test-all lint types unit native sanitize sanitize-address sanitize-thread stress fuzz bench
-CHECKS += test-torch test-numpy wheel
+CHECKS += test-torch test-numpy wheel cross
 $(CHECKS): export NDPOOL_NATIVE ?= $(if $(shell command -v $(CXX)),1)
 
 $(VENV)/tools: Makefile
@@ -120,6 +120,19 @@ fuzz: $(VENV)/test
 
 stress: $(VENV)/test
 	$(BIN)/python -m tests.stress --seconds 60
+
+# Every compiler that is installed, for x86-64 and aarch64, and the same bits from all; what is not there is named.
+cross: $(VENV)/test
+	$(BIN)/python -m tests.cross --fuzz 300
+
+# Debian's Python for aarch64 and what the tests need, to run under qemu-user: for `make cross`, as root.
+ARM64 := --platform manylinux_2_28_aarch64 --python-version 3.11 --only-binary=:all:
+arm64: $(VENV)/test
+	rm -rf build/arm64
+	debootstrap --arch=arm64 --foreign --variant=minbase --include=python3 bookworm build/arm64
+	for package in build/arm64/var/cache/apt/archives/*.deb; do dpkg-deb -x $$package build/arm64; done
+	$(PIP) install $(ARM64) --target build/arm64/site "numpy==$$($(BIN)/python -c 'import numpy; print(numpy.__version__)')" \
+	  ml_dtypes pytest hypothesis sympy mpmath array-api-strict array-api-compat
 
 # GCC's sanitizers, each in an environment of its own. The process is Python's, so their runtime is loaded before it;
 # so is libstdc++, or the runtime cannot find what it wraps. Python keeps some memory for ever: no leak check. pytest

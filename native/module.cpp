@@ -18,6 +18,7 @@
 #include "kernels.h"
 #include "memory.h"
 #include "plan.h"
+#include "processor.h"
 #include "threads.h"
 #include "unpool.h"
 
@@ -50,15 +51,14 @@ const std::vector<const Kernels *> &built() {
     found.push_back(&kernels_generic);
 #endif
 #if defined(__x86_64__)
-    __builtin_cpu_init();
 #ifdef NDPOOL_HAS_v2
-    if (__builtin_cpu_supports("x86-64-v2")) found.push_back(&kernels_v2);
+    if (has_x86_64_level(2)) found.push_back(&kernels_v2);
 #endif
 #ifdef NDPOOL_HAS_v3
-    if (__builtin_cpu_supports("x86-64-v3")) found.push_back(&kernels_v3);
+    if (has_x86_64_level(3)) found.push_back(&kernels_v3);
 #endif
 #ifdef NDPOOL_HAS_v4
-    if (__builtin_cpu_supports("x86-64-v4")) found.push_back(&kernels_v4);
+    if (has_x86_64_level(4)) found.push_back(&kernels_v4);
 #endif
 #endif
     return found;

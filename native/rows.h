@@ -2,6 +2,7 @@
 // other. `flip` reverses the order of all values (-x, or ~x for integers), so that a min is a max.
 #pragma once
 #include <cstdlib>
+#include "half.h"
 #include "kernels.h"
 #include "vec.h"
 
@@ -10,15 +11,11 @@ namespace {
 
 constexpr i64 size_of(Type type) { return BYTES[int(type)]; }
 
-struct half {
-  uint16_t bits;
-};
 struct bfloat {
   uint16_t bits;
 };
 
 INLINE float widen(bfloat x) { return __builtin_bit_cast(float, uint32_t(x.bits) << 16); }
-INLINE float widen(half x) { return float(__builtin_bit_cast(_Float16, x.bits)); }
 template <class S> INLINE S widen(S x) { return x; }
 
 template <class S, class T> INLINE S narrow(T x) {
@@ -26,7 +23,7 @@ template <class S, class T> INLINE S narrow(T x) {
     uint32_t u = __builtin_bit_cast(uint32_t, float(x));
     return {x != x ? uint16_t(u >> 16 | 0x40) : uint16_t((u + 0x7fff + (u >> 16 & 1)) >> 16)};
   } else if constexpr (std::is_same_v<S, half>) {
-    return {__builtin_bit_cast(uint16_t, _Float16(x))};
+    return narrow_to_half(x);
   } else {
     return S(x);
   }
@@ -54,37 +51,17 @@ template <class S> INLINE S element(const char *p) {
 using Words = Same<Vec<float>, uint32_t>;
 using Shorts = VectorOf<uint16_t, int(sizeof(Words)) / 2>::type;
 
-#if defined(__F16C__)
-INLINE Vec<float> load_halves(const char *p) {
-#if defined(__AVX512F__)
-  return _mm512_maskz_cvtph_ps(-1, _mm256_loadu_si256(reinterpret_cast<const __m256i *>(p)));
-#else
-  return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i *>(p)));
-#endif
-}
-INLINE void save_halves(char *p, Vec<float> v) {
-#if defined(__AVX512F__)
-  auto halves = _mm512_maskz_cvtps_ph(-1, v, _MM_FROUND_TO_NEAREST_INT);
-#else
-  auto halves = _mm256_cvtps_ph(v, _MM_FROUND_TO_NEAREST_INT);
-#endif
-  __builtin_memcpy(p, &halves, sizeof halves);
-}
-#endif
-
 template <class S, class T> void load_as(const char *from, i64 stride, T *to, i64 n, bool flip) {
   if (stride != sizeof(S)) {
     for (i64 i = 0; i < n; i++) to[i] = flipped<S, T>(T(widen(element<S>(from + i * stride))), flip);
     return;
   }
   i64 i = 0;
-#if defined(__F16C__)
   if constexpr (std::is_same_v<S, half> && std::is_same_v<T, float>)
     for (constexpr int N = LANES<Vec<float>>; i + N <= n; i += N) {
       Vec<float> v = load_halves(from + 2 * i);
       save<Vec<float>>(to + i, flip ? -v : v);
     }
-#endif
   if constexpr (std::is_integral_v<S> && std::is_integral_v<T> && sizeof(T) == 2 * sizeof(S))
     for (constexpr int N = LANES<Vec<T>>; i + N <= n; i += N) {
       auto narrow = load<typename VectorOf<S, int(N * sizeof(S))>::type>(reinterpret_cast<const S *>(from) + i);
@@ -102,13 +79,11 @@ template <class S, class T> void load_as(const char *from, i64 stride, T *to, i6
 
 template <class S, class T> void store_as(char *to, const T *from, i64 n, bool flip) {
   i64 i = 0;
-#if defined(__F16C__)
   if constexpr (std::is_same_v<S, half> && std::is_same_v<T, float>)
     for (constexpr int N = LANES<Vec<float>>; i + N <= n; i += N) {
       Vec<float> v = load<Vec<float>>(from + i);
       save_halves(to + 2 * i, flip ? -v : v);
     }
-#endif
   if constexpr (std::is_same_v<S, bfloat> && std::is_same_v<T, float>)
     for (constexpr int N = LANES<Vec<float>>; i + N <= n; i += N) {
       Vec<float> v = load<Vec<float>>(from + i);

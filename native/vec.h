@@ -1,5 +1,6 @@
 // Vectors of the width of the instruction set, from the compiler's own vector types: no rank, no law.
-// Nothing is contracted or reassociated, so every instruction set gives the same bits.
+// Nothing is contracted or reassociated, so every instruction set gives the same bits. What GCC and Clang do not share,
+// or share since their latest releases only, is here and in half.h: `shuffle`, `choose`, `larger`, halves of floats.
 #pragma once
 #include <cstdint>
 #include <cstring>
@@ -9,6 +10,8 @@
 #include "base.h"
 #if defined(__x86_64__)
 #include <immintrin.h>
+#elif defined(__aarch64__)
+#include <arm_neon.h>
 #endif
 
 namespace ndpool {
@@ -40,10 +43,10 @@ template <> struct Integer<8> {
 template <class T> using Int = typename Integer<sizeof(T)>::type;
 template <int BYTES> using Unsigned = std::make_unsigned<typename Integer<BYTES>::type>;
 
-template <class T, int BYTES> struct VectorOf {
+template <class T, int BYTES, bool ONE = BYTES == sizeof(T)> struct VectorOf {
   typedef T type __attribute__((vector_size(BYTES)));
 };
-template <class T> struct VectorOf<T, int(sizeof(T))> {
+template <class T, int BYTES> struct VectorOf<T, BYTES, true> {
   using type = T;  // a number is a vector of one lane
 };
 template <class T> using Vec = typename VectorOf<T, WIDTH>::type;
@@ -143,6 +146,15 @@ template <class X> INLINE X widened(const uint8_t *p) {
     return widened<X>(load<typename VectorOf<uint8_t, LANES<X>>::type>(p));
 }
 
+// lanes AT... of the elements of a and, behind them, of b; as many as X has
+template <int... AT, class X> INLINE X shuffle(X a, X b) {
+#if __has_builtin(__builtin_shufflevector)
+  return __builtin_shufflevector(a, b, AT...);
+#else  // GCC 11
+  return __builtin_shuffle(a, b, Ints<X>{AT...});
+#endif
+}
+
 // `sum`, and b added to it in the lanes whose byte is `byte`.
 template <class X> INLINE X add_where(X sum, const uint8_t *bytes, uint8_t byte, X b) {
 #if defined(__AVX512F__) && defined(__AVX512BW__) && defined(__AVX512VL__)
@@ -165,8 +177,8 @@ INLINE X every(const Element<X> *p, X found, std::index_sequence<I...> lanes) {
   X next = load<X>(p + AT);
   if constexpr (VECTOR == 0) found = next;
   // lane I is element I * STRIDE of the first vector that holds it
-  found = __builtin_shufflevector(
-      found, next, (int(I) * STRIDE >= VECTOR * N && int(I) * STRIDE < AT + N ? N + int(I) * STRIDE - AT : int(I))...);
+  found = shuffle<(int(I) * STRIDE >= VECTOR * N && int(I) * STRIDE < AT + N ? N + int(I) * STRIDE - AT : int(I))...>(
+      found, next);
   if constexpr (VECTOR + 1 < STRIDE)
     return every<X, STRIDE, VECTOR + 1>(p, found, lanes);
   else
@@ -176,8 +188,8 @@ INLINE X every(const Element<X> *p, X found, std::index_sequence<I...> lanes) {
 // p[0], p[2], ... and p[1], p[3], ...
 template <class X, size_t... I> INLINE void load_pair(const Element<X> *p, X &even, X &odd, std::index_sequence<I...>) {
   X a = load<X>(p), b = load<X>(p + LANES<X>);
-  even = __builtin_shufflevector(a, b, 2 * int(I)...);
-  odd = __builtin_shufflevector(a, b, (2 * int(I) + 1)...);
+  even = shuffle<2 * int(I)...>(a, b);
+  odd = shuffle<(2 * int(I) + 1)...>(a, b);
 }
 template <class X> INLINE void load_pair(const Element<X> *p, X &even, X &odd) {
   if constexpr (LANES<X> == 1)
@@ -192,7 +204,11 @@ template <class X, size_t... I> INLINE Half<X> halve(X v, int upper, std::index_
   if constexpr (LANES<X> == 2)
     return v[upper];
   else
+#if __has_builtin(__builtin_shufflevector)
     return upper ? __builtin_shufflevector(v, v, int(I + sizeof...(I))...) : __builtin_shufflevector(v, v, int(I)...);
+#else
+    return upper ? Half<X>{v[I + sizeof...(I)]...} : Half<X>{v[I]...};
+#endif
 }
 template <class X> INLINE Half<X> halve(X v, int upper) {
   return halve<X>(v, upper, std::make_index_sequence<LANES<X> / 2>());
@@ -222,8 +238,8 @@ template <class X> INLINE bool any(X mask) {
 // a0 b0 a1 b1 ...
 template <class X, size_t... I> INLINE void weave(X a, X b, X &low, X &high, std::index_sequence<I...>) {
   constexpr int N = LANES<X>;
-  low = __builtin_shufflevector(a, b, (int(I) % 2 * N + int(I) / 2)...);
-  high = __builtin_shufflevector(a, b, (int(I) % 2 * N + N / 2 + int(I) / 2)...);
+  low = shuffle<(int(I) % 2 * N + int(I) / 2)...>(a, b);
+  high = shuffle<(int(I) % 2 * N + N / 2 + int(I) / 2)...>(a, b);
 }
 template <class X> INLINE void interleave(Element<X> *p, X a, X b) {
   if constexpr (LANES<X> == 1) {
@@ -251,13 +267,13 @@ template <int N, bool WRITTEN_OUT, class Body> INLINE void times(Body body) {
 // bytes.
 template <class X, size_t... I> INLINE void weave_within(X a, X b, X &low, X &high, std::index_sequence<I...>) {
   constexpr int N = LANES<X>, K = LANES<Small<Element<X>>>;
-  low = __builtin_shufflevector(a, b, (int(I) % 2 * N + int(I) / K * K + int(I) % K / 2)...);
-  high = __builtin_shufflevector(a, b, (int(I) % 2 * N + int(I) / K * K + K / 2 + int(I) % K / 2)...);
+  low = shuffle<(int(I) % 2 * N + int(I) / K * K + int(I) % K / 2)...>(a, b);
+  high = shuffle<(int(I) % 2 * N + int(I) / K * K + K / 2 + int(I) % K / 2)...>(a, b);
 }
 template <class X, size_t... I> INLINE void deal_whole(X a, X b, X &even, X &odd, std::index_sequence<I...>) {
   constexpr int K = LANES<Small<Element<X>>>;
-  even = __builtin_shufflevector(a, b, (int(I) / K * 2 * K + int(I) % K)...);
-  odd = __builtin_shufflevector(a, b, (int(I) / K * 2 * K + K + int(I) % K)...);
+  even = shuffle<(int(I) / K * 2 * K + int(I) % K)...>(a, b);
+  odd = shuffle<(int(I) / K * 2 * K + K + int(I) % K)...>(a, b);
 }
 
 // N vectors of N elements become those of their first elements, their second elements, ...: first within 16 bytes, the

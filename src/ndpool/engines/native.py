@@ -12,8 +12,10 @@ from __future__ import annotations
 import importlib
 import math
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache, cached_property, lru_cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -33,6 +35,7 @@ from .layout import Layout
 Array = np.ndarray[Any, Any]
 
 NAME = "native"
+NOT_BUILT = Path(__file__).parents[1] / "not_built.txt"
 FORWARD, WINNERS, JVP, VJP, JVP_BY_WINNER, VJP_BY_WINNER, POSITIONS = range(7)
 NAMES = ("float32", "float64", "float16", "bfloat16", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32")
 TYPES = {dtype: i for i, dtype in enumerate((*NAMES, "uint64"))} | {"bool": NAMES.index("uint8")}
@@ -79,11 +82,18 @@ def load() -> tuple[Any, str]:
         return importlib.import_module("ndpool._native"), ""
     except ModuleNotFoundError:
         return None, (
-            "the extension was not built when ndpool was installed; install GCC or Clang, "
+            f"the extension was not built when ndpool was installed{_why_not_built()}; install GCC or Clang, "
             "then install ndpool again with NDPOOL_NATIVE=1, which shows what stops the build"
         )
     except ImportError as error:
         return None, f"the extension does not load ({error}); install ndpool again on this machine"
+
+
+def _why_not_built() -> str:
+    """What install/backend.py has written down about that."""
+    with suppress(OSError):
+        return f" ({NOT_BUILT.read_text(encoding='utf-8')})"
+    return ""
 
 
 @cache
