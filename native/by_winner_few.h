@@ -201,8 +201,9 @@ template <class T> struct CompareReaders {
       low = held - first, width = last - first;
     }
     // A reader beyond an end of its row lies in the next one. Where these have won nothing that an input of this row
-    // could be, rows need no ends of their own.
+    // could be, rows need no ends of their own. An output that reads nothing may seem to have won anything.
     bool apart = p.lanes > 1 || width == holds || holds * p.axes[p.rank - 1].stride < p.axes[p.rank - 1].size;
+    for (int i = 0; i < p.rank; i++) apart = apart || p.axes[i].gaps;
     i64 ends = width - holds;
     if (!apart) width = holds;
     for (int i = outer - 1; i >= 0; i--) {

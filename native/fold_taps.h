@@ -24,7 +24,7 @@ template <class X, class P>
 INLINE void load_pairs(typename P::From from, i64 at, State<X, P::PLANES> &even, State<X, P::PLANES> &odd) {
   for (int i = 0; i < P::PLANES; i++)
     if (P::READ >> i & 1)
-      load_pair<X>(from.at[i] + at, even.at[i], odd.at[i]);
+      load_stored_pair<X>(from.at[i] + at, even.at[i], odd.at[i]);
     else
       even.at[i] = odd.at[i] = splat<X>(P::Law::constant[i]);
 }

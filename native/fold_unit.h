@@ -62,6 +62,15 @@ Sink<typename Law::T, Law::planes> fold_part(const Law &law, Passes<Law> &passes
   Region<T> x(p, job.x, p.type, p.flip, passes.part, passes.sizes, passes.span.first);
   if constexpr (BARE)
     if (x.direct && passes.reads_rows()) return scratch.failed ? nothing : passes.template run<FIRST<Law>>(x);
+  if constexpr (BARE && Law::unrolls_small_windows)
+    if (passes.fuses() && passes.reads_rows() && !p.flip) {  // two axes at once convert what they read as they go
+      Sink<T, Law::planes> states = nothing;
+      with_stored<T>(p.type, [&](auto stored) {
+        using S = decltype(stored);
+        if (x.lies_in(sizeof(S)) && !scratch.failed) states = passes.template run<FIRST<Law>, S>(x);
+      });
+      if (states.at[0]) return states;
+    }
   if constexpr (Law::idempotent && Law::folds_lines)
     if (in_chunks(p, x)) return fold_chunks(law, passes, job, scratch);
   T *room[3] = {};

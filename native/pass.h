@@ -3,6 +3,7 @@
 #pragma once
 #include "kernels.h"
 #include "law.h"
+#include "rows.h"
 
 namespace ndpool {
 namespace {
@@ -34,12 +35,16 @@ template <class T, int PLANES> struct Sink {
 template <class Law> constexpr unsigned ALL = (1u << Law::planes) - 1;
 template <class Law> constexpr unsigned FIRST = Law::leaves_constants_unread ? Law::tap_planes : ALL<Law>;
 
-template <class Law, unsigned READ, class X, int STRIDE = 1>
-INLINE State<X, Law::planes> load(const Source<typename Law::T, Law::planes> &from, i64 at) {
+template <class Law, unsigned READ, class X, int STRIDE = 1, class S>
+INLINE State<X, Law::planes> load(const Source<S, Law::planes> &from, i64 at) {
   State<X, Law::planes> s;
   for (int i = 0; i < Law::planes; i++)
-    s.at[i] = READ >> i & 1 ? load<X, STRIDE>(from.at[i] + at) : splat<X>(Law::constant[i]);
+    s.at[i] = READ >> i & 1 ? load_stored<X, STRIDE>(from.at[i] + at) : splat<X>(Law::constant[i]);
   return s;
+}
+template <class Law, unsigned READ, class X>
+INLINE State<X, Law::planes> load(const Sink<typename Law::T, Law::planes> &from, i64 at) {
+  return load<Law, READ, X>(Source<typename Law::T, Law::planes>(from), at);
 }
 template <class Law, class X>
 INLINE void save(const Sink<typename Law::T, Law::planes> &to, i64 at, const State<X, Law::planes> &s) {
@@ -48,11 +53,12 @@ INLINE void save(const Sink<typename Law::T, Law::planes> &to, i64 at, const Sta
 
 // The input is [positions][inside] and the result [outputs][inside]: `inside` counts the elements inside the axis. So
 // the outer axes of a tile merge whole rows, and its last axis merges shifted copies of itself, in the same flat loops.
-template <class L, unsigned READS> struct Pass {
+// Stored: the type of the elements that are read, which a first pass may convert as it goes.
+template <class L, unsigned READS, class Stored = typename L::T> struct Pass {
   using Law = L;
   using T = typename Law::T;
   using I = Int<T>;  // the index of a winner
-  using From = Source<T, Law::planes>;
+  using From = Source<Stored, Law::planes>;
   using To = Sink<T, Law::planes>;
   static constexpr int PLANES = Law::planes;
   static constexpr unsigned READ = READS;

@@ -107,15 +107,17 @@ template <class Law> struct Passes : Steps {
     phase_row = widest ? memory.take<T>(widest * PLANES) : nullptr;
   }
 
-  // All passes, from the rows of an array that lie as they are computed with. Of a tap, only plane 0 is read.
-  template <unsigned READ> To run(const Region<T> &x) const {
+  // All passes, from the rows of an array as they lie, of elements that are stored as S. Of a tap, only plane 0 is
+  // read.
+  template <unsigned READ, class S = T> To run(const Region<T> &x) const {
+    constexpr i64 SIZE = sizeof(S);
     i64 inside = step(0).inside;
     Walk rows = x.walk();
     To next = first_target();
     while (rows.next()) {
-      From from;
-      for (auto &plane : from.at) plane = reinterpret_cast<const T *>(x.start() + rows.offset);
-      next = next + first_pass<READ>(next, from, inside, x.pitch(), rows.rows, rows.distance / i64(sizeof(T)));
+      Source<S, PLANES> from;
+      for (auto &plane : from.at) plane = reinterpret_cast<const S *>(x.start() + rows.offset);
+      next = next + first_pass<READ>(next, from, inside, x.pitch(SIZE), rows.rows, rows.distance / SIZE);
     }
     return other_passes();
   }
@@ -136,7 +138,8 @@ template <class Law> struct Passes : Steps {
   To first_target() const { return target(fuses() ? 1 : 0); }
 
   // What a pass along axis i is given: `inputs` inputs of it, `input_step` apart.
-  template <unsigned READ> Pass<Law, READ> pass(int i, i64 inside, i64 pitch, i64 inputs, i64 input_step) const {
+  template <unsigned READ, class S = T>
+  Pass<Law, READ, S> pass(int i, i64 inside, i64 pitch, i64 inputs, i64 input_step) const {
     return {.law = law,
             .axis = axes[i],
             .begin = i == 0 ? part.from : 0,
@@ -155,14 +158,14 @@ template <class Law> struct Passes : Steps {
   }
 
   // The first pass, or the first two at once, over some of the inputs; how many results it made.
-  template <unsigned READ>
-  NOINLINE i64 first_pass(To to, From from, i64 inside, i64 pitch, i64 inputs, i64 input_step) const {
+  template <unsigned READ, class S>
+  NOINLINE i64 first_pass(To to, Source<S, PLANES> from, i64 inside, i64 pitch, i64 inputs, i64 input_step) const {
     int i = order[0];
     if constexpr (Law::unrolls_small_windows)
       if (fuses()) {
         int o = order[1];
         i64 planes = inputs / sizes[o];
-        auto inner = pass<READ>(i, inside, pitch, planes, sizes[o] * input_step);
+        auto inner = pass<READ, S>(i, inside, pitch, planes, sizes[o] * input_step);
         if (plan.rank == 2) inner.divisor = divisor;
         OuterAxis outer{.axis = axes[o],
                         .begin = o == 0 ? part.from : 0,
@@ -173,7 +176,7 @@ template <class Law> struct Passes : Steps {
         fold_two_axes(inner, to, from, outer);
         return planes * outputs(o) * outputs(i) * inside;
       }
-    fold_axis(pass<READ>(i, inside, pitch, inputs, input_step), to, from);
+    if constexpr (std::is_same_v<S, T>) fold_axis(pass<READ>(i, inside, pitch, inputs, input_step), to, from);
     return inputs * outputs(i) * inside;
   }
 

@@ -19,15 +19,19 @@ template <class T> struct Region {
 
   NOINLINE Region(const Plan &p, const Array &a, Type t, bool f, Part of, const i64 *extents, i64 first)
       : plan(p), array(a), type(t), flip(f), part(of), sizes(extents), from(first) {
-    i64 along = a.strides[p.lead + p.rank - 1], lane = a.strides[p.lead + p.rank], size = sizeof(T);
     positions = sizes[p.rank - 1], elements = part.tiles * p.lanes;
     for (int i = 0; i < p.rank; i++) elements *= sizes[i];
-    direct = as_they_are<T>(type, flip) && reinterpret_cast<uintptr_t>(a.data) % size == 0;
-    for (int i = 0; i < p.lead + p.rank + 1; i++) direct = direct && a.strides[i] % size == 0;
-    direct = direct && (p.lanes > 1 ? lane == size : along == size || positions == 1);
+    direct = as_they_are<T>(type, flip) && lies_in(sizeof(T));
+  }
+
+  // Whether it lies in elements of so many bytes, those of a row (or the lanes) side by side.
+  bool lies_in(i64 size) const {
+    bool even = reinterpret_cast<uintptr_t>(array.data) % size == 0;
+    for (int i = 0; i < plan.lead + plan.rank + 1; i++) even = even && array.strides[i] % size == 0;
+    return even && (plan.lanes > 1 ? array.strides[plan.lead + plan.rank] == size : along() == size || positions == 1);
   }
   i64 along() const { return array.strides[plan.lead + plan.rank - 1]; }
-  i64 pitch() const { return plan.lanes > 1 ? along() / i64(sizeof(T)) : 1; }  // distance of positions, where direct
+  i64 pitch(i64 size = sizeof(T)) const { return plan.lanes > 1 ? along() / size : 1; }  // distance of positions
 
   // Its rows: a row is the innermost axis with its lanes. `start` is where the first position lies in a row.
   Walk walk() const { return Walk(plan, array, part, sizes, from, plan.rank - 1); }

@@ -98,6 +98,66 @@ template <class S, class T> void store_as(char *to, const T *from, i64 n, bool f
   }
 }
 
+// -- elements as they are stored, in vectors to compute with ---------------------------------------------------------
+
+// p[0], p[1], ...
+template <class X, class S> INLINE X load_stored(const S *p) {
+  using N =
+      typename VectorOf<std::conditional_t<std::is_same_v<S, bfloat>, uint16_t, S>, int(sizeof(S)) * LANES<X>>::type;
+  if constexpr (std::is_same_v<S, Element<X>>)
+    return load<X>(p);
+  else if constexpr (LANES<X> == 1)
+    return X(widen(*p));
+  else if constexpr (std::is_same_v<S, bfloat>)
+    return from_bits<X>(__builtin_convertvector(load<N>(reinterpret_cast<const uint16_t *>(p)), Ints<X>) << 16);
+  else
+    return __builtin_convertvector(load<N>(p), X);
+}
+
+// p[0], p[STRIDE], p[2 STRIDE], ...; stride 0 is the same element in all lanes
+template <class X, int STRIDE, class S> INLINE X load_stored(const S *p) {
+  if constexpr (std::is_same_v<S, Element<X>>)
+    return load<X, STRIDE>(p);
+  else if constexpr (STRIDE == 0)
+    return splat<X>(Element<X>(widen(*p)));
+  else if constexpr (STRIDE == 1 || LANES<X> == 1)
+    return load_stored<X>(p);
+  else
+    return every<X, STRIDE, 0>([p](int i) INLINE_LAMBDA { return load_stored<X>(p + i); }, X{},
+                               std::make_index_sequence<LANES<X>>());
+}
+
+// p[0], p[2], ... and p[1], p[3], ...: of elements half as wide, the lower and the upper halves of words
+template <class X, class S> INLINE void load_stored_pair(const S *p, X &even, X &odd) {
+  if constexpr (std::is_same_v<S, Element<X>>)
+    load_pair<X>(p, even, odd);
+  else if constexpr (LANES<X> == 1)
+    even = load_stored<X>(p), odd = load_stored<X>(p + 1);
+  else {
+    using I = Int<Element<X>>;
+    static_assert(2 * sizeof(S) == sizeof(I));
+    constexpr int BITS = 8 * sizeof(S);
+    Ints<X> words;
+    __builtin_memcpy(&words, p, sizeof words);
+    if constexpr (std::is_same_v<S, bfloat>)
+      even = from_bits<X>(words << BITS), odd = from_bits<X>(words & I(~((I(1) << BITS) - 1)));
+    else if constexpr (std::is_unsigned_v<S>)
+      even = words & I((1 << BITS) - 1), odd = (words >> BITS) & I((1 << BITS) - 1);
+    else
+      even = (words << BITS) >> BITS, odd = words >> BITS;
+  }
+}
+
+// visit(S{}) if T computes with elements of that type, half as wide, and small windows may read them as they are stored
+template <class T, class Visit> INLINE void with_stored(Type type, Visit visit) {
+  if constexpr (std::is_same_v<T, float>) {
+    if (type == Type::bf16) visit(bfloat());
+  } else if constexpr (std::is_same_v<T, int16_t>) {
+    if (type == Type::u8) visit(uint8_t());
+    if (type == Type::i8) visit(int8_t());
+  }
+}
+
 // visit(S{}) for the types whose rows T computes
 template <class T, class Visit> INLINE void with_type(Type type, Visit visit) {
   if constexpr (std::is_same_v<T, float>) {

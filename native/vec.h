@@ -170,17 +170,18 @@ template <class X> INLINE X add_where(X sum, const uint8_t *bytes, uint8_t byte,
   return sum + choose<X>(widened<Ints<X>>(bytes) == Int<Element<X>>(byte), b, X{});
 }
 
-// p[0], p[STRIDE], p[2 STRIDE], ...: from STRIDE vectors, the last of which ends at the last element needed
-template <class X, int STRIDE, int VECTOR, size_t... I>
-INLINE X every(const Element<X> *p, X found, std::index_sequence<I...> lanes) {
+// Elements 0, STRIDE, 2 STRIDE, ...: from STRIDE vectors, the last of which ends at the last element needed. fetch(i)
+// is the vector of elements from i on.
+template <class X, int STRIDE, int VECTOR, class Fetch, size_t... I>
+INLINE X every(const Fetch &fetch, X found, std::index_sequence<I...> lanes) {
   constexpr int N = LANES<X>, LAST = (N - 1) * STRIDE + 1 - N, AT = VECTOR * N < LAST ? VECTOR * N : LAST;
-  X next = load<X>(p + AT);
+  X next = fetch(AT);
   if constexpr (VECTOR == 0) found = next;
   // lane I is element I * STRIDE of the first vector that holds it
   found = shuffle<(int(I) * STRIDE >= VECTOR * N && int(I) * STRIDE < AT + N ? N + int(I) * STRIDE - AT : int(I))...>(
       found, next);
   if constexpr (VECTOR + 1 < STRIDE)
-    return every<X, STRIDE, VECTOR + 1>(p, found, lanes);
+    return every<X, STRIDE, VECTOR + 1>(fetch, found, lanes);
   else
     return found;
 }
@@ -221,7 +222,8 @@ template <class X, int STRIDE> INLINE X load(const Element<X> *p) {
   else if constexpr (STRIDE == 1 || LANES<X> == 1)
     return load<X>(p);
   else
-    return every<X, STRIDE, 0>(p, X{}, std::make_index_sequence<LANES<X>>());
+    return every<X, STRIDE, 0>([p](int i) INLINE_LAMBDA { return load<X>(p + i); }, X{},
+                               std::make_index_sequence<LANES<X>>());
 }
 
 template <class X> INLINE bool any(X mask) {
