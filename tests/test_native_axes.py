@@ -27,6 +27,8 @@ def axes(seed: int) -> Iterator[Axis]:
         lo, hi, ceil, counts = (int(v) for v in rng.integers(0, (9, 9, 2, 2)))
         with contextlib.suppress(PoolError):
             yield sliding(n, k, s, (lo, hi), d, bool(ceil), bool(counts))
+        with contextlib.suppress(PoolError):  # what begins inside the input has positions before all windows
+            yield sliding(n, k, s, (-lo, hi), d, count_padding=False)
         yield adaptive(n, int(rng.integers(1, 60)))
 
 
