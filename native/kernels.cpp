@@ -23,7 +23,7 @@ bool sums_long_blocks(const Plan &p) {
 Kernel *max_kernel(const Plan &p, Mode mode) {
   bool real = p.type <= Type::bf16, shares = p.ties == Ties::all || p.ties == Ties::split;
   if (!real) return max_of_integers;
-  if (mode == Mode::vjp || (mode == Mode::jvp && shares)) return max_sharing_ties;
+  if (mode == Mode::vjp || mode == Mode::states || (mode == Mode::jvp && shares)) return max_sharing_ties;
   if (p.ties == Ties::last || p.ignore_nan) return max_in_any_order;
   constexpr i64 MOST_OF_INT = 0x7fffffff;  // the index of a winner is an integer as wide as the values
   if (mode == Mode::winners) return p.type == Type::f64 || p.taps > MOST_OF_INT ? winners_f64 : winners_f32;
@@ -50,7 +50,8 @@ Kernel *kernel_of(const Plan &p, Mode mode) {
 Outcome run(Job &job, i64 unit, Arena &arena) { return kernel_of(*job.plan, job.mode)(job, unit, arena); }
 
 i64 units(const Plan &p, Mode mode) {
-  bool folds = mode == Mode::forward || mode == Mode::winners || mode == Mode::jvp;
+  if (mode == Mode::states && !p.states_first) return 0;
+  bool folds = mode == Mode::forward || mode == Mode::winners || mode == Mode::jvp || mode == Mode::states;
   if (folds && p.pieces > 1) return p.tiles * p.axes[0].outputs * p.pieces;
   return count_units(p, mode == Mode::vjp || mode == Mode::vjp_by_winner);
 }

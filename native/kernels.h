@@ -22,6 +22,7 @@ enum class Mode : int32_t {
   jvp_by_winner,  // residual, dx -> dy
   vjp_by_winner,  // residual, dy -> dx
   positions,      // residual -> flat positions
+  states,         // x -> the states of windows that are cut into pieces, for a vjp that asks for them
 };
 enum class Type : int32_t { f32, f64, f16, bf16, i8, i16, i32, i64, u8, u16, u32, u64 };
 constexpr i64 BYTES[] = {4, 8, 2, 2, 1, 2, 4, 8, 1, 2, 4, 8};  // of one element of each type
@@ -53,6 +54,7 @@ struct Plan {
   i64 unit_size, unit_size_back;  // elements of one of them, about
   bool even, padded, empty;  // all outputs count alike; some count positions that they do not read; some count nothing
   bool unread;               // some inputs are read by no output
+  bool states_first;         // before a vjp, the mode `states` folds the windows, which are too long to be folded again
 };
 
 // An array in the plan's order of axes: lead, pooled, lanes. Strides in bytes.
@@ -71,6 +73,7 @@ struct Job {
   // If windows are cut into pieces: the states of all pieces, `PIECE_BYTES` each, and per output how many are missing.
   char *piece_states;
   i64 *missing;
+  char *states;  // what mode `states` makes and vjp reads, plane after plane; null if each unit of vjp folds its own
 };
 
 struct Arena {  // scratch of one thread, kept between units

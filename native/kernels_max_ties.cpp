@@ -9,7 +9,8 @@ namespace {
 template <bool IGNORE> Outcome share(Job &job, i64 unit, Arena &arena) {
   bool split = job.plan->ties == Ties::split;
   if (job.mode == Mode::jvp) return jvp(Share<double, IGNORE, 3>{{}, split}, job, unit, arena);
-  return vjp(Share<double, IGNORE, 2>{{}, split}, job, unit, arena);
+  Share<double, IGNORE, 2> law{{}, split};
+  return job.mode == Mode::states ? keep_states(law, job, unit, arena) : vjp(law, job, unit, arena);
 }
 
 }  // namespace

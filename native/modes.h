@@ -1,4 +1,4 @@
-// What a unit does in each mode, for one law: forward, winners, jvp, vjp.
+// What a unit does in each mode, for one law: forward, winners, jvp, states, vjp.
 #pragma once
 #include "fold_unit.h"
 #include "results.h"
@@ -126,6 +126,30 @@ template <class Law> Outcome jvp(const Law &law, Job &job, i64 unit, Arena &aren
   return Outcome::done;
 }
 
+// The states of windows too long to be folded again by each unit of a vjp: of all outputs, plane after plane.
+template <class Law> Sink<typename Law::T, Law::planes> kept_states(const Job &job) {
+  Sink<typename Law::T, Law::planes> all;
+  for (int i = 0; i < Law::planes; i++)
+    all.at[i] = reinterpret_cast<typename Law::T *>(job.states) + i * job.plan->tiles * job.plan->axes[0].outputs;
+  return all;
+}
+template <class Law> Outcome keep_states(const Law &law, Job &job, i64 unit, Arena &arena) {
+  FoldedUnit<Law> u(law, job, unit, arena);
+  u.passes.result = kept_states<Law>(job) + u.first;
+  u.fold();
+  return u.outcome();
+}
+// Those of some outputs, for one unit to change.
+template <class Law>
+Sink<typename Law::T, Law::planes> copy_states(const Job &job, const Part &of, i64 n, Scratch &scratch) {
+  auto from = kept_states<Law>(job) + dense_offset(*job.plan, of, false), to = from;
+  for (int i = 0; i < Law::planes; i++) {
+    to.at[i] = scratch.template take<typename Law::T>(n);
+    if (!scratch.failed) std::memcpy(to.at[i], from.at[i], size_t(n) * sizeof(typename Law::T));
+  }
+  return to;
+}
+
 // The cotangents of a band of inputs: a fold of what their readers hand back.
 template <class Law> Outcome vjp(const Law &law, Job &job, i64 unit, Arena &arena) {
   using T = typename Law::T;
@@ -159,7 +183,8 @@ template <class Law> Outcome vjp(const Law &law, Job &job, i64 unit, Arena &aren
     if (scratch.failed) return Outcome::no_memory;
   } else {
     Passes<Law> passes(law, p, false, readers);
-    auto states = fold_part(law, passes, job, scratch);
+    auto states = job.states ? copy_states<Law>(job, readers, passes.results(), scratch)
+                             : fold_part(law, passes, job, scratch);
     i64 sizes[MOST_AXES];
     for (int i = 0; i < p.rank; i++) sizes[i] = i == 0 ? of.to - of.from : p.axes[i].size;
     Region<T> inputs(p, job.x, p.type, p.flip, of, sizes, of.from);

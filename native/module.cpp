@@ -237,7 +237,7 @@ bool run_unlocked(const std::shared_ptr<ArrayTask> &task, int threads, i64 unit_
 struct Running final : ArrayTask {
   Job job{};
   const Kernels *kernels = chosen;
-  std::vector<char> piece_states;
+  std::vector<char> piece_states, states;
   std::vector<i64> missing;
   std::atomic<i64> refused{0};  // bytes of scratch that there was no memory for
 
@@ -248,8 +248,14 @@ struct Running final : ArrayTask {
       piece_states.resize(size_t(outputs * p.pieces * PIECE_BYTES));
       missing.assign(size_t(outputs), p.pieces);
       job.piece_states = piece_states.data(), job.missing = missing.data();
+      if (mode == Mode::states) use_states(std::vector<char>(size_t(outputs * PIECE_BYTES)));
     }
     borrowed.plan = Py_NewRef(capsule);
+  }
+
+  void use_states(std::vector<char> &&given) {
+    states = std::move(given);
+    job.states = states.empty() ? nullptr : states.data();
   }
 
   // Takes hold of x, a, y and b: buffers, or None. Their strides come in the plan's order of axes.
@@ -305,13 +311,24 @@ PyObject *run(PyObject *, PyObject *args) {
   i64 elements = p.tiles * p.lanes;
   for (int i = 0; i < p.rank; i++) elements *= std::max(p.axes[i].size, p.axes[i].outputs);
   try {
+    std::vector<char> states;
+    if (Mode(mode) == Mode::vjp && p.states_first) {
+      auto first = std::make_shared<Running>(capsule, p, Mode::states, Type(tangents));
+      if (!first->take(objects, *owned) || !run_unlocked(first, threads, p.unit_size)) return nullptr;
+      PyObject *fine = first->answer();
+      if (!fine) return nullptr;
+      Py_DECREF(fine);
+      states = std::move(first->states);
+    }
     if (elements < SMALL) {
       Running running(capsule, p, Mode(mode), Type(tangents));
+      running.use_states(std::move(states));
       if (!running.take(objects, *owned)) return nullptr;
       running.work(true);
       return running.answer();
     }
     auto running = std::make_shared<Running>(capsule, p, Mode(mode), Type(tangents));
+    running->use_states(std::move(states));
     if (!running->take(objects, *owned)) return nullptr;
     bool back = mode == int(Mode::vjp) || mode == int(Mode::vjp_by_winner);
     if (!run_unlocked(running, threads, back ? p.unit_size_back : p.unit_size)) return nullptr;

@@ -199,14 +199,15 @@ struct OwnedPlan {
     i64 fitting = UNIT / std::max<i64>(1, std::max(in, out / moves)), rows = std::max(fitting, 4 * reach);
     // Going back, a band folds its readers' windows again, or only looks at its readers.
     bool folds = p.law == Law::smooth_max || p.law == Law::lp || (p.law == Law::max && p.ties >= Ties::all);
-    i64 again = folds ? reach : std::min(reach, a.outputs);
     i64 tile = std::max<i64>(1, std::max(tile_in, tile_out));
     p.tiles_per_unit = p.tiles_per_unit_back = std::max<i64>(1, UNIT / tile);
     p.band = std::clamp<i64>(rows / moves, 1, a.outputs);
-    p.band_back = std::clamp<i64>(std::max(fitting, 8 * again), 1, a.size);
     p.pieces = 1;
     if (p.rank == 1 && p.lanes == 1 && a.lines && a.step == 1 && p.tiles * a.outputs <= FEW_OUTPUTS)
       while (a.most_taps / p.pieces > 4 * UNIT && p.pieces < MOST_PIECES) p.pieces *= 2;
+    p.states_first = folds && p.pieces > 1;
+    i64 again = folds && !p.states_first ? reach : std::min(reach, a.outputs);
+    p.band_back = std::clamp<i64>(std::max(fitting, 8 * again), 1, a.size);
     p.unit_size = std::min(p.band * moves + reach, a.size) * in / p.pieces, p.unit_size_back = p.band_back * in;
   }
 };

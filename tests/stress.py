@@ -23,7 +23,6 @@ import queue
 import random
 import resource
 import signal
-import subprocess
 import sys
 import threading
 import time
@@ -32,7 +31,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 import ml_dtypes
@@ -42,11 +40,13 @@ import ndpool
 from ndpool.engines import native
 from ndpool.errors import PoolError
 
+from .watch import watched
+
 Array = np.ndarray[Any, Any]
 Random = random.Random
 
 TURN, LEAST = 10.0, 0.4  # seconds that one run of a scenario takes if there is time enough, and half a run at least
-PATIENCE = 60.0  # seconds after which something that takes milliseconds is said to hang
+PATIENCE = 120.0  # seconds that a process may use after its time, before it is said to hang
 GROWTH = 64 << 20  # bytes by which a process may grow over half a run
 
 # Sanitizers need more memory than a process with a limit has, and hold on to what is freed.
@@ -222,14 +222,7 @@ def forked(work: Callable[[], Any]) -> None:
 
 
 def reap(child: int) -> None:
-    patience = time.monotonic() + PATIENCE
-    while not (ended := os.waitpid(child, os.WNOHANG))[0]:
-        if time.monotonic() > patience:
-            os.kill(child, signal.SIGABRT)  # its faulthandler says where it hangs
-            os.waitpid(child, 0)
-            raise Wrong("a forked child hangs")
-        time.sleep(0.001)
-    if code := os.waitstatus_to_exitcode(ended[1]):
+    if code := os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]):
         raise Wrong(f"a forked child ended with {code}")
 
 
@@ -342,8 +335,7 @@ def processes(stage: Stage) -> None:
     while stage.goes_on():
         seeds = [stage.rng.getrandbits(32) for _ in range(6)]
         with multiprocessing.get_context(next(methods)).Pool(2) as workers:
-            # the time a worker that hangs is waited for; a fresh one has to import everything first
-            got = workers.map_async(_bits_of, seeds).get(PATIENCE)
+            got = workers.map(_bits_of, seeds)
         if any(any(map(np.not_equal, a, b)) for a, b in zip(got, map(_bits_of, seeds), strict=True)):
             raise Wrong("a process of a pool got other bits")
     stage.finish()
@@ -613,7 +605,7 @@ def torch(stage: Stage) -> None:
     stage.loop(calling(calls), 4)
     while stage.goes_on():
         pooled = _Each(lambda i: F.max_pool2d(x[0] + i, 2))
-        loader = DataLoader(pooled, num_workers=2, multiprocessing_context="fork", timeout=PATIENCE)  # type: ignore
+        loader = DataLoader(pooled, num_workers=2, multiprocessing_context="fork")  # type: ignore
         if not torch.equal(torch.cat(list(loader)), wants):
             raise Wrong("a loader's workers got other bits")
         next(COUNT)
@@ -693,20 +685,11 @@ def perform(name: str, seed: int, seconds: float) -> tuple[str, int]:
     """What went wrong with one run of a scenario in a process of its own (nothing, if all is well), and its calls."""
     until = time.monotonic() + seconds
     command = [sys.executable, "-m", "tests.stress", "--only", name, "--seed", str(seed), "--until", str(until)]
-    root = Path(__file__).parent.parent
-    child = subprocess.Popen(
-        command, cwd=root, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True
-    )
-    try:
-        said, _ = child.communicate(timeout=seconds + 2 * PATIENCE)
-    except subprocess.TimeoutExpired:
-        child.send_signal(signal.SIGABRT)  # its faulthandler says where it hangs
-        time.sleep(1)
-        os.killpg(child.pid, signal.SIGKILL)
-        said, _ = child.communicate()
+    status, said = watched(command, seconds + PATIENCE)
+    if status is None:
         return f"{said}the process hangs", 0
-    if child.returncode:
-        return f"{said}the process ended with {child.returncode}", 0
+    if status:
+        return f"{said}the process ended with {status}", 0
     return "", int(said.split()[-2])
 
 

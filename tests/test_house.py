@@ -26,7 +26,7 @@ FILES = {
 # -- layers: a module imports from its own layer and from those above it -----------------------------------------------
 
 LAYERS = (
-    ("errors", "arithmetic", "arguments", "settings", "suggest", "remembered"),
+    ("errors", "arithmetic", "arguments", "settings", "suggest", "lazy", "remembered"),
     ("spec",),
     ("engines",),
     ("op", "ops", "record_text", "picture"),
@@ -79,6 +79,15 @@ def test_nothing_imports_the_adapters() -> None:
     for module in FILES:
         if not module.startswith("torch"):
             assert not any(other.startswith("torch") for other in imports(module)), module
+
+
+def test_no_module_has_locks_that_a_fork_may_copy_locked() -> None:
+    """functools.cached_property has one until Python 3.12; `settings.py` has one that it holds while it forks."""
+    for module, tree in FILES.items():
+        names = {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
+        names |= {alias.name for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) for alias in node.names}
+        allowed = {"RLock"} if module == "settings" else set()
+        assert not names & {"cached_property", "Lock", "RLock", "Condition", "Semaphore"} - allowed, module
 
 
 def libraries(module: str) -> set[str]:

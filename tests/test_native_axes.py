@@ -20,13 +20,16 @@ if not native.available():
 
 
 def axes(seed: int) -> Iterator[Axis]:
-    """Axes of every kind: small enough to look at each output."""
+    """Axes of every kind: small enough to look at each output. First all of a few bins."""
+    yield from itertools.starmap(adaptive, itertools.product(range(1, 8), repeat=2))
     rng = np.random.default_rng(seed)
     while True:
         n, k, s, d = (int(rng.integers(1, most)) for most in (40, 12, 9, 5))
         lo, hi, ceil, counts = (int(v) for v in rng.integers(0, (9, 9, 2, 2)))
         with contextlib.suppress(PoolError):
             yield sliding(n, k, s, (lo, hi), d, bool(ceil), bool(counts))
+        with contextlib.suppress(PoolError):  # what begins inside the input has positions before all windows
+            yield sliding(n, k, s, (-lo, hi), d, count_padding=False)
         yield adaptive(n, int(rng.integers(1, 60)))
 
 
@@ -46,6 +49,8 @@ def test_what_an_axis_reads_is_the_specs() -> None:
         assert known["gaps"] or all(lengths), axis
         assert known["empty"] or all(counts), axis
         assert known["padded"] or counts == lengths, axis
+        assert any(axis.margin) or not known["padded"], axis
+        assert known["longest"] <= axis.size, axis  # scratch is made for so many
         check_runs(known, wanted, axis)
 
 
@@ -59,6 +64,7 @@ def test_who_reads_a_position_is_the_specs() -> None:
             assert length <= taps <= known["most_taps"]
             assert length <= known["longest"]
         assert known["gaps"] or all(wanted), axis
+        assert known["longest"] <= axis.outputs, axis
         check_runs(known, [range(w[0], w[-1] + 1, step) if w else range(0) for w in wanted], axis)
 
 

@@ -256,6 +256,45 @@ def test_axes_pooled_whole_or_nearly_are_not_taken_for_one_another(first: str, s
                 assert_exact(got, want, axes)
 
 
+TORN = [(0, 1, 2, 3, 4), (1, 0, 2, 3, 4), (0, 1, 2, 4, 3), (1, 0, 2, 4, 3), (2, 0, 1, 3, 4), (0, 3, 1, 2, 4)]
+
+
+@pytest.mark.parametrize("order", TORN, ids=str)
+@pytest.mark.parametrize("groups", ["pooled and pooled", "pooled and lanes"])
+def test_each_group_that_is_walked_as_one_lies_so(groups: str, order: tuple[int, ...]) -> None:
+    """Two groups of axes, of which an array's layout tears one, the other, both or none."""
+    one = {
+        "pooled and pooled": (whole(3), whole(4), slide(5, 2), whole(2), whole(6)),
+        "pooled and lanes": (whole(3), whole(4), slide(5, 2), each(2), each(6)),
+    }[groups]
+    window = Window(one)
+    rng = np.random.default_rng(0)
+
+    def torn(shape: tuple[int, ...]) -> Any:
+        plain = rng.normal(size=shape).astype(np.float32)
+        return plain, np.ascontiguousarray(plain.transpose(order)).transpose(np.argsort(order))
+
+    (x, x_torn), (dx, dx_torn), (dy, dy_torn) = torn(window.shape), torn(window.shape), torn(window.out_shape)
+    for law in (MEAN, SMOOTH, MAX):
+        want, at = portable.linearize(window, law, x), native.linearize(window, law, x)
+        assert_close(native.forward(window, law, x_torn), want.y, law.name)
+        assert_close(native.linearize(window, law, x_torn).jvp(dx), want.jvp(dx), law.name)
+        assert_close(at.jvp(dx_torn), want.jvp(dx), law.name)
+        assert_close(at.vjp(dy_torn), want.vjp(dy), law.name)
+
+
+def test_windows_that_the_kernels_have_no_formula_for_are_left_alone() -> None:
+    """On whichever axis: bins that overlap, and ties with zeros that count."""
+    odd = Axis(12, 4, stride=5, extent=9, per=2)
+    counted = sliding(12, 3, 2, (1, 1))
+    for law, axis in ((MEAN, odd), (MAX, sliding(12, 3, 2, (0, 1))), (MAX, sliding(12, 3, 2, (1, 0))), (MAX, counted)):
+        for axes in ((axis, slide(12, 3)), (slide(12, 3), axis), (axis, axis)):
+            x = np.zeros((12, 12), np.float32)
+            assert not native.supports(Window(axes), law, x), (law.name, axis)
+    for law, axis in ((SUM, counted), (MAX, slide(12, 3, 2, (1, 1)))):
+        assert native.supports(Window((axis, axis)), law, np.zeros((12, 12), np.float32))
+
+
 @pytest.mark.parametrize("rank", [native.MOST_AXES - 1, native.MOST_AXES, native.MOST_AXES + 1, native.MOST_AXES + 3])
 def test_as_many_axes_as_a_plan_holds_and_more(rank: int) -> None:
     x = np.arange(8.0).reshape((2,) + (1,) * (rank - 3) + (2, 2))

@@ -153,6 +153,42 @@ def test_workers_that_finish_an_interrupted_call_outlive_the_interpreter() -> No
     assert done.returncode >= 2, done.returncode
 
 
+# One thread is always in the middle of making the vectors of new axes.
+FIRST_OF_ITS_KIND = """
+import os, signal, threading, time
+import numpy as np
+from ndpool.engines import portable
+from ndpool.spec import SUM, Window, adaptive
+def vjp(size, outputs):
+    window = Window((adaptive(size, outputs),))
+    portable.linearize(window, SUM, np.zeros(size)).vjp(np.zeros(outputs))
+ended, sizes = False, iter(range(100_000, 200_000))
+def work():
+    while not ended:
+        vjp(next(sizes), 60_000)
+caller = threading.Thread(target=work)
+caller.start()
+outcomes = set()
+for _ in range(20):
+    time.sleep(0.02)
+    child = os.fork()
+    if child == 0:
+        signal.alarm(20)  # ends a child that hangs
+        vjp(7, 5)
+        os._exit(0)
+    outcomes.add(os.waitpid(child, 0)[1])
+    if outcomes != {0}:
+        break
+ended = True
+caller.join()
+print(*outcomes)
+"""
+
+
+def test_a_child_forked_while_an_attribute_is_computed_has_its_own() -> None:
+    assert run_python(FIRST_OF_ITS_KIND) == "0"
+
+
 # NumPy's own modules that come in when first asked for are imports, too. Importing holds a lock.
 FIRST = """
 import sys

@@ -54,6 +54,26 @@ def test_derivatives_of_first_and_second_order(way: str, op: str) -> None:
     assert gradgradcheck(f, x(), check_fwd_over_rev=True, **batched)
 
 
+@pytest.mark.parametrize("op", ["smooth max", "lp 3.5", "max, all of ties", "min, split", "max", "avg"])
+def test_what_moves_may_be_the_tangent_alone(way: str, op: str) -> None:
+    """A jvp or a vjp at a fixed x is linear: it is its own derivative."""
+    name, args, kwargs = OPS[op]
+    z, moves = x().detach(), torch.func.jvp
+
+    def f(z: Tensor) -> Tensor:
+        return getattr(N, name)(z, *args, **kwargs)  # type: ignore[no-any-return]
+
+    def ahead(t: Tensor) -> Tensor:
+        return moves(f, (z,), (t,))[1]
+
+    def back(g: Tensor) -> Tensor:
+        return torch.func.vjp(f, z)[1](g)[0]
+
+    for linear, at in ((ahead, z), (back, f(z))):
+        along = at.flip(-1).sin()
+        torch.testing.assert_close(moves(linear, (at,), (along,))[1], linear(along))
+
+
 @pytest.mark.parametrize("shape", [(), (2, 1, 1)], ids=["one beta", "one a channel"])
 def test_derivatives_in_beta(way: str, shape: tuple[int, ...]) -> None:
     beta = torch.full(shape, 1.3, dtype=torch.float64, requires_grad=True)

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 import numpy as np
+
+from ..lazy import lazy
 
 Array = Any
 Vector = np.ndarray[Any, Any]  # of the host
@@ -99,7 +100,7 @@ class Select:
     size: int
     used: Vector | None = None  # outputs whose value matters, None for all; the others read anything
 
-    @cached_property
+    @lazy
     def inverse(self) -> list[Vector]:
         """For each input its first reader, its second reader, ...; len(index) where there is none."""
         assert isinstance(self.index, np.ndarray)

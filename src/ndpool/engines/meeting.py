@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
+from ..lazy import lazy
 from .along import Array, Vector, along, concat, cut, device, on
 
 State = tuple[Array, ...]
@@ -31,7 +31,7 @@ class Runs:
 
     runs: tuple[tuple[int, str], ...]
 
-    @cached_property
+    @lazy
     def everywhere(self) -> bool:
         """Whether both are there all along, so that nothing need be cut."""
         return [who for _, who in self.runs] == [BOTH]

@@ -14,7 +14,7 @@ import math
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import cache, cached_property, lru_cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ import numpy as np
 
 from .. import settings
 from ..errors import PoolError
+from ..lazy import lazy
 from ..settings import Held as _Settings
 from ..settings import set_threads as set_threads
 from ..settings import threads as threads
@@ -228,8 +229,8 @@ class Plan(base.Plan):
         self.differentiates = not (law.winners and law.first) or kind(dtype) == "real"
         self._relatives: dict[Any, Plan] = {}
 
-    @cached_property
-    def one_pass(self) -> bool:  # type: ignore[override]
+    @lazy
+    def one_pass(self) -> bool:
         """Of real numbers, and where a max meets its taps in order."""
         plain = kind(self.dtype) == "real" and self.dtype.isnative
         return plain and (not self.law.winners or bool(self.native.in_order(self.handle)))

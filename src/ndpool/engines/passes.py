@@ -19,12 +19,12 @@ What may not live here: a law, a dtype, an array library.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
 from math import gcd
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from ..lazy import lazy
 from ..spec import Axis
 from .along import Array, Select, Vector, along, cut, device, gather, on, pad, spread
 from .meeting import BOTH, Masked, Merge, Runs, State, Weights, runs, weighted
@@ -70,14 +70,14 @@ class Count:
     times: int
     tail: Vector
 
-    @cached_property
+    @lazy
     def all_same(self) -> int | None:
         """What every output counts, if that is one number."""
         found = {int(end) for part in (self.head, self.tail) if part.size for end in (part.min(), part.max())}
         found |= {self.same} if self.times else set()
         return found.pop() if len(found) == 1 else None
 
-    @cached_property
+    @lazy
     def all_count(self) -> bool:
         """Whether every output counts something."""
         return bool(self.head.all() and self.tail.all() and (self.same or not self.times))
@@ -118,7 +118,7 @@ class AxisPlan:
         pulled = [select.give_back(xp, part, axis) for select, part in reversed(pairs)]
         return sum(pulled[1:], pulled[0])
 
-    @cached_property
+    @lazy
     def _readers(self) -> list[Vector]:
         index, used = (np.concatenate([getattr(tap, name) for tap in self.taps]) for name in ("index", "used"))
         return Select(index, self.size, used).inverse
@@ -135,7 +135,7 @@ class AxisPlan:
             found[level][hop : hop + len(longer)] |= longer
         return found
 
-    @cached_property
+    @lazy
     def nbytes(self) -> int:
         """What the plan takes, with the vectors that a vjp adds."""
         steps = len(self.joins) + len(self.hops) + 1

@@ -11,11 +11,11 @@ import re
 import textwrap
 from collections.abc import Iterable, Iterator
 from dataclasses import MISSING, dataclass, fields, is_dataclass
-from functools import cached_property
 from html import escape
 from typing import Any
 from unicodedata import east_asian_width
 
+from ..lazy import lazy
 from ..picture import CARD, COVER, FAINT, FONT, INK, LINE, PAPER, TAP
 from .layout import MARGIN, Layout, crowd
 from .node import NodeOp, op_name
@@ -161,7 +161,7 @@ class _Box:
     def title(self) -> str:
         return plain(self.node.label, 28)
 
-    @cached_property
+    @lazy
     def lines(self) -> list[str]:
         """The op if the node has a name of its own, and the op's arguments."""
         op = self.node.op
@@ -173,7 +173,7 @@ class _Box:
     def shape(self) -> str:
         return _shape(self.node.shape)
 
-    @cached_property
+    @lazy
     def width(self) -> float:
         small = max(map(_columns, [*self.lines, self.shape, self.mark]))
         return max(64, LETTER * _columns(self.title), SMALL * small) + 24

@@ -13,9 +13,9 @@ from __future__ import annotations
 import math
 from bisect import bisect_right, insort
 from collections import Counter
-from functools import cached_property
 from itertools import accumulate, pairwise
 
+from ..lazy import lazy
 from .program import Input, Node, Program
 
 Place = tuple[int, int]  # (node, layer): the node in its own layer, a bend of its edges in a later one
@@ -185,12 +185,12 @@ class Layout:
         low = next((x[row[j]] + steps[k] - steps[j] for j in reversed(range(k)) if row[j] in x), -math.inf)
         return low, next((x[row[j]] + steps[k] - steps[j] for j in range(k + 1, len(row)) if row[j] in x), math.inf)
 
-    @cached_property
+    @lazy
     def at(self) -> dict[Place, int]:
         """For each place, the number of places left of it in its row."""
         return {place: k for row in self.rows for k, place in enumerate(row)}
 
-    @cached_property
+    @lazy
     def steps(self) -> list[list[float]]:
         """The least distance of each place from the first of its row."""
         found = []

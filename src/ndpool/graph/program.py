@@ -12,10 +12,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
+from ..lazy import lazy
 from .node import (
     GraphError,
     Shape,
@@ -50,7 +50,7 @@ class Program:
         inputs = ", ".join(f"{node.label}: {node.shape}" for node in self.inputs)
         return f"Program({len(self.nodes)} nodes, {inputs} -> {', '.join(map(str, self.output_shapes))})"
 
-    @cached_property
+    @lazy
     def inputs(self) -> tuple[Node, ...]:
         return tuple(node for node in self.nodes if isinstance(node.op, Input))
 
@@ -62,7 +62,7 @@ class Program:
     def output_shapes(self) -> tuple[Shape, ...]:
         return tuple(self.nodes[i].shape for i in self.outputs)
 
-    @cached_property
+    @lazy
     def needed(self) -> frozenset[int]:
         """The nodes that the outputs depend on."""
         found, todo = set(), list(self.outputs)
@@ -72,7 +72,7 @@ class Program:
                 todo.extend(self.nodes[i].args)
         return frozenset(found)
 
-    @cached_property
+    @lazy
     def _steps(self) -> tuple[tuple[Node, tuple[int, ...]], ...]:
         """The nodes to compute, and what may be dropped after each."""
         last = {arg: node.id for node in self.nodes if node.id in self.needed for arg in node.args}
@@ -83,7 +83,7 @@ class Program:
             if node.id in self.needed and not isinstance(node.op, (Input, Const))
         )
 
-    @cached_property
+    @lazy
     def _active(self) -> frozenset[int]:
         """The needed nodes that depend on an input, other than through an op that stops derivatives."""
         found = {node.id for node in self.inputs}

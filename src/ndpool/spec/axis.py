@@ -11,11 +11,11 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from functools import cached_property
 from itertools import product
 from typing import Any
 
 from ..errors import PoolError
+from ..lazy import lazy
 
 
 @dataclass(frozen=True)
@@ -292,11 +292,11 @@ class Window:
 
     axes: tuple[Axis, ...]
 
-    @cached_property
+    @lazy
     def shape(self) -> tuple[int, ...]:
         return tuple(axis.size for axis in self.axes)
 
-    @cached_property
+    @lazy
     def out_shape(self) -> tuple[int, ...]:
         return tuple(axis.outputs for axis in self.axes)
 

@@ -7,7 +7,7 @@ import math
 import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, partial, reduce
+from functools import partial, reduce
 from typing import Any
 
 import ml_dtypes
@@ -18,6 +18,7 @@ from torch import Tensor
 from ..engines import native
 from ..engines.dtypes import name
 from ..errors import PoolError
+from ..lazy import lazy
 from ..op import Op
 from ..spec import Window
 from .bound import BACK, BY_WINNER, Bound
@@ -122,7 +123,7 @@ class OnCPU(Bound):
             out[...] = self._numbering.positions(np.ascontiguousarray(array(residual).transpose(order)))
         return y
 
-    @cached_property
+    @lazy
     def _numbering(self) -> native.Plan:
         """The plan that knows positions."""
         return native.Plan(*self.key, self.op.pooled_axes(len(self.inputs.shape)))
