@@ -1,25 +1,10 @@
-// The one file that knows Python: plan(...) makes a plan, run(plan, mode, ...) runs it on arrays (anything with a
-// buffer).
-#define PY_SSIZE_T_CLEAN
-#define Py_LIMITED_API 0x030b0000
-#include <Python.h>
-
-#include <pthread.h>
-#if defined(__linux__)
-#include <sys/syscall.h>
-#endif
-#include <unistd.h>
-
-#include <chrono>
+// The extension: plan(...) makes a plan, run(plan, mode, ...) runs it on arrays (anything with a buffer).
 #include <cstdlib>
 #include <cstring>
-#include <memory>
 
-#include "kernels.h"
-#include "memory.h"
-#include "plan.h"
 #include "processor.h"
-#include "threads.h"
+#include "running.h"
+#include "tensors.h"
 #include "unpool.h"
 
 namespace ndpool {
@@ -37,6 +22,8 @@ DECLARE(v4)
 #ifdef NDPOOL_HAS_generic
 DECLARE(generic)
 #endif
+
+const Kernels *chosen = nullptr;
 
 namespace {
 
@@ -66,22 +53,8 @@ const std::vector<const Kernels *> &built() {
   return tables;
 }
 
-const Kernels *chosen = nullptr;
-
 // -- reading arguments
 // ---------------------------------------------------------------------------------------------------
-
-bool ints(PyObject *sequence, std::vector<i64> &to) {
-  Py_ssize_t n = PySequence_Size(sequence);
-  for (Py_ssize_t i = 0; i < n; i++) {
-    PyObject *item = PySequence_GetItem(sequence, i);
-    if (!item) return false;
-    to.push_back(PyLong_AsLongLong(item));
-    Py_DECREF(item);
-    if (PyErr_Occurred()) return false;
-  }
-  return n >= 0;
-}
 
 // An axis: (size, outputs, stride, taps, step, origin, before, after), or (size, outputs) for bins.
 bool read_axis(PyObject *given, std::vector<OwnedAxis> &to) {
@@ -140,164 +113,6 @@ PyObject *make_plan(PyObject *, PyObject *args) {
 // -- running
 // -------------------------------------------------------------------------------------------------------------
 
-// Whether signal handlers run on this thread.
-bool is_main_thread() {
-#if defined(__linux__)
-  return syscall(SYS_gettid) == getpid();
-#else
-  return pthread_main_np();
-#endif
-}
-
-// The interpreter's lock, given up so that other Python threads run. While the interpreter shuts down, taking the lock
-// again ends a thread there and then: its stack is unwound, and nothing that is destroyed on the way may touch Python,
-// or be in use by a worker.
-struct Unlocked {
-  PyThreadState *state = PyEval_SaveThread();
-  void lock_again() { PyEval_RestoreThread(state); }
-  // Ctrl-C and the like: false if a handler raised. For the main thread alone, which no shutdown ends.
-  bool look_for_signals() {
-    lock_again();
-    bool fine = PyErr_CheckSignals() == 0;
-    state = PyEval_SaveThread();
-    return fine;
-  }
-};
-
-constexpr i64 SMALL = 16384;    // elements that are not worth giving up the lock
-constexpr i64 LARGE = 1 << 20;  // elements of a unit after which Ctrl-C would come late
-
-// What a task borrows from the interpreter: its arrays, and its plan if it has one.
-struct Borrowed {
-  Py_buffer views[4]{};
-  PyObject *plan = nullptr;
-  void give_back() {  // with the interpreter's lock
-    for (Py_buffer &view : views)
-      if (view.obj) PyBuffer_Release(&view);
-    Py_CLEAR(plan);
-  }
-};
-
-// A task on arrays. Workers may outlast the call that began it: who leaves a task to them says so (`left`), and its end
-// then has the interpreter take back what it borrowed.
-struct ArrayTask : Task {
-  Borrowed borrowed;
-  std::atomic<bool> left{false};
-  bool interrupted = false;      // a signal's handler raised, the caller's own
-  Unlocked *unlocked = nullptr;  // set if the caller looks for signals between two units
-  std::chrono::steady_clock::time_point looked = std::chrono::steady_clock::now();
-
-  using Task::Task;
-  ~ArrayTask() override {
-    if (left) leave_to_interpreter();
-  }
-  // What the caller asks after each unit. The clock costs less than a look.
-  bool goes_on(bool caller) {
-    if (!caller || !unlocked) return true;
-    auto now = std::chrono::steady_clock::now();
-    if (now - looked < Pool::LOOKS) return true;
-    looked = now;
-    interrupted = !unlocked->look_for_signals();
-    return !interrupted;
-  }
-
- private:
-  // The interpreter's main thread takes it back, between two of its steps. Its list of such wishes is short, so they
-  // may have to wait; and once it has ended there is nobody to ask.
-  void leave_to_interpreter() {
-    auto *last = new (std::nothrow) Borrowed(borrowed);
-    auto release = [](void *given) {
-      static_cast<Borrowed *>(given)->give_back();
-      delete static_cast<Borrowed *>(given);
-      return 0;
-    };
-    for (int tries = 0; last && Py_IsInitialized() && Py_AddPendingCall(release, last) != 0 && tries < 100; tries++)
-      std::this_thread::sleep_for(std::chrono::milliseconds(10));
-  }
-};
-
-// Runs a task without the interpreter's lock, with units of about so many elements. False if a signal's handler raised:
-// what the task borrowed is given back then, or will be.
-bool run_unlocked(const std::shared_ptr<ArrayTask> &task, int threads, i64 unit_size) {
-  bool main = is_main_thread(), finished = true;
-  Unlocked unlocked;
-  if (main && unit_size > LARGE) {
-    finished = Pool::get().watch(task, threads, [&] { return unlocked.look_for_signals(); });
-  } else {
-    if (main) task->unlocked = &unlocked;
-    Pool::get().run(task, threads);
-  }
-  unlocked.lock_again();
-  if (!finished) return task->left = true, false;
-  if (task->interrupted) task->borrowed.give_back();
-  return !task->interrupted;
-}
-
-// A run of a plan.
-struct Running final : ArrayTask {
-  Job job{};
-  const Kernels *kernels = chosen;
-  std::vector<char> piece_states, states;
-  std::vector<i64> missing;
-  std::atomic<i64> refused{0};  // bytes of scratch that there was no memory for
-
-  Running(PyObject *capsule, const Plan &p, Mode mode, Type tangents) : ArrayTask(chosen->units(p, mode)) {
-    job.plan = &p, job.mode = mode, job.tangent_type = tangents;
-    if (units() > 0 && p.pieces > 1) {
-      i64 outputs = p.tiles * p.axes[0].outputs;
-      piece_states.resize(size_t(outputs * p.pieces * PIECE_BYTES));
-      missing.assign(size_t(outputs), p.pieces);
-      job.piece_states = piece_states.data(), job.missing = missing.data();
-      if (mode == Mode::states) use_states(std::vector<char>(size_t(outputs * PIECE_BYTES)));
-    }
-    borrowed.plan = Py_NewRef(capsule);
-  }
-
-  void use_states(std::vector<char> &&given) {
-    states = std::move(given);
-    job.states = states.empty() ? nullptr : states.data();
-  }
-
-  // Takes hold of x, a, y and b: buffers, or None. Their strides come in the plan's order of axes.
-  bool take(PyObject *const *objects, const OwnedPlan &owned) {
-    Array *arrays[4] = {&job.x, &job.a, &job.y, &job.b};
-    int n = int(owned.order.size());
-    for (int i = 0; i < 4; i++) {
-      if (objects[i] == Py_None) continue;
-      Py_buffer &view = borrowed.views[i];
-      if (PyObject_GetBuffer(objects[i], &view, PyBUF_STRIDES | (i >= 2 ? PyBUF_WRITABLE : 0)))
-        return borrowed.give_back(), false;
-      Array &to = *arrays[i];
-      to.data = static_cast<char *>(view.buf);
-      for (int k = 0; k < n; k++) {
-        int axis = owned.order[size_t(k)];
-        to.strides[k] = axis < view.ndim ? view.strides[axis] : 0;
-      }
-      if (owned.plan.lanes == 1) to.strides[n] = view.itemsize;  // lanes that are not there
-    }
-    return true;
-  }
-
-  // What `run` returns, or the error that it raises.
-  PyObject *answer() {
-    borrowed.give_back();
-    if (i64 bytes = refused)
-      return PyErr_Format(PyExc_MemoryError, "no memory for %lld bytes of scratch, which a part of this window needs",
-                          static_cast<long long>(bytes));
-    return PyBool_FromLong(!job.overflow);
-  }
-
-  void work(bool caller) override {
-    Arena arena = Memory::get().take_arena();
-    for (i64 unit; claim(unit);) {
-      if (kernels->run(job, unit, arena) == Outcome::no_memory) refused = std::max<i64>(1, arena.refused), stop();
-      if (!goes_on(caller)) stop();
-    }
-    Memory::get().give_arena(arena);
-  }
-  void start_over() override { std::fill(missing.begin(), missing.end(), job.plan->pieces); }
-};
-
 // run(plan, mode, tangent_type, x, a, y, b, threads) -> whether all integer sums fitted
 PyObject *run(PyObject *, PyObject *args) {
   PyObject *capsule, *objects[4];
@@ -307,35 +122,9 @@ PyObject *run(PyObject *, PyObject *args) {
     return nullptr;
   auto *owned = static_cast<OwnedPlan *>(PyCapsule_GetPointer(capsule, "ndpool.plan"));
   if (!owned) return nullptr;
-  const Plan &p = owned->plan;
-  i64 elements = p.tiles * p.lanes;
-  for (int i = 0; i < p.rank; i++) elements *= std::max(p.axes[i].size, p.axes[i].outputs);
-  try {
-    std::vector<char> states;
-    if (Mode(mode) == Mode::vjp && p.states_first) {
-      auto first = std::make_shared<Running>(capsule, p, Mode::states, Type(tangents));
-      if (!first->take(objects, *owned) || !run_unlocked(first, threads, p.unit_size)) return nullptr;
-      PyObject *fine = first->answer();
-      if (!fine) return nullptr;
-      Py_DECREF(fine);
-      states = std::move(first->states);
-    }
-    if (elements < SMALL) {
-      Running running(capsule, p, Mode(mode), Type(tangents));
-      running.use_states(std::move(states));
-      if (!running.take(objects, *owned)) return nullptr;
-      running.work(true);
-      return running.answer();
-    }
-    auto running = std::make_shared<Running>(capsule, p, Mode(mode), Type(tangents));
-    running->use_states(std::move(states));
-    if (!running->take(objects, *owned)) return nullptr;
-    bool back = mode == int(Mode::vjp) || mode == int(Mode::vjp_by_winner);
-    if (!run_unlocked(running, threads, back ? p.unit_size_back : p.unit_size)) return nullptr;
-    return running->answer();
-  } catch (const std::bad_alloc &) {
-    return PyErr_NoMemory();
-  }
+  return run_plan(
+      capsule, *owned, Mode(mode), Type(tangents), [=] { return threads; },
+      [&](Running &running) { return running.take(objects, *owned); });
 }
 
 // -- max-unpooling
@@ -585,6 +374,8 @@ PyMODINIT_FUNC PyInit__native() {
                                      [] { Memory::get().after_fork(), Pool::get().after_fork_in_child(); }) == 0;
   if (!forks) return PyErr_NoMemory();
   if (!held_type) held_type = reinterpret_cast<PyTypeObject *>(PyType_FromSpec(&spec));
-  if (!held_type) return nullptr;
-  return PyModule_Create(&module);
+  if (!held_type || !make_tensor_types()) return nullptr;
+  PyObject *made = PyModule_Create(&module);
+  if (made && PyModule_AddFunctions(made, tensor_methods) < 0) Py_CLEAR(made);
+  return made;
 }

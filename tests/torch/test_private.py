@@ -22,7 +22,7 @@ def listed() -> list[str]:
 
 def looked_up() -> list[str]:
     places = [*private.OPERATORS.values(), *private.PLAIN.values()]
-    return [*(place.replace(":", ".") for place in places), private.TRACERS, private.CONSTANT]
+    return [*(place.replace(":", ".") for place in places), private.TRACERS, private.CONSTANT, private.NODES]
 
 
 def is_private(name: str) -> bool:

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import ctypes
 import math
-import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import partial, reduce
+from functools import partial
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 import torch
 from torch import Tensor
@@ -22,7 +19,7 @@ from ..lazy import lazy
 from ..op import Op
 from ..spec import Window
 from .bound import BACK, BY_WINNER, Bound
-from .memory import WORDS, Array, Shape, Word, array, dense, word
+from .memory import WORDS, Array, Shape, Word, array, bfloat16, dense, word
 
 # elements up to which NumPy's memory with a tensor around it is cheaper than a tensor with an array around it
 SMALL = 4096
@@ -76,15 +73,24 @@ class OnCPU(Bound):
             window = _with_work(self.window)
             if not native.serves(window, op.law, dtype):
                 raise PoolError(f"{op} of {name(dtype)} is beyond the C++ engine; convert input to float64")
-            item = np.dtype(ml_dtypes.bfloat16) if self.word.viewed else self.word.numpy
+            item = bfloat16() if self.word.viewed else self.word.numpy
             self.key = window, op.law, item, tuple(s * item.itemsize for s in strides)
             self.plan = native.Plan(*self.key)
             self.layout, order = self.plan.layout, self.plan.layout.order
             self.tap = word(WORDS[self.plan.residual.itemsize])
             self.kernels = partial(self.plan.native.run, self.plan.handle)
         self.inputs, self.outputs = (Side.of(s, self.last, order) for s in (shape, self.window.out_shape))
-        plain = not self.empty and not self.word.viewed and not self.layout.one and strides == self.inputs.strides
-        self.is_small = plain and self.inputs.small and self.outputs.small
+        # whether the extension can run it on tensors: it writes results where they lie, and reads x where it lies
+        self.direct = not self.empty and self.inputs.direct and self.outputs.direct and not self.layout.copies
+
+    @property
+    def reads_any(self) -> bool:
+        """Whether cotangents of any strides can be read where they lie: no two of their axes are walked as one."""
+        return all(sum(self.outputs.shape[i] > 1 for i in group) <= 1 for group in self.layout.one)
+
+    def does_not_fit(self) -> PoolError:
+        """What is raised where an integer sum overflows."""
+        return self.plan.does_not_fit()
 
     def _run(self, mode: str, x: Tensor | None, moved: Tensor | None = None) -> tuple[Tensor, ...]:
         if mode == "positions":
@@ -104,12 +110,12 @@ class OnCPU(Bound):
     def _write(self, side: Side, mode: int, x: Any, a: Any, out: Array, tap: Array | None) -> None:
         """Run the kernels. What does not lie as the plan writes it is written elsewhere first."""
         if side.direct:
-            if not self.kernels(mode, self.code, x, a, out, tap, _threads()):
-                raise self.plan.does_not_fit()
+            if not self.kernels(mode, self.code, x, a, out, tap, threads()):
+                raise self.does_not_fit()
             return
         order = self.layout.order
         outs = [None if o is None else np.empty([side.shape[i] for i in order], o.dtype) for o in (out, tap)]
-        self.plan.run(mode, self.code, x, a, outs[0], outs[1], _threads())
+        self.plan.run(mode, self.code, x, a, outs[0], outs[1], threads())
         for o, written in zip((out, tap), outs, strict=True):
             if o is not None:
                 o.transpose(order)[...] = written
@@ -138,43 +144,6 @@ class OnCPU(Bound):
         return np.ascontiguousarray(a if self.plan.back is None else a.transpose(self.layout.order))
 
 
-class SmallOnCPU(OnCPU):
-    """The same for small tensors without gaps, without the questions, look-ups and wrappers that take longer than the
-    kernels: tensors are read by address, results are NumPy's memory, and which tap won is an array."""
-
-    def __init__(self, same: OnCPU):
-        vars(self).update(vars(same))
-        self.x_at, self.y_at = (_at(side.shape, self.word.numpy.itemsize) for side in (self.inputs, self.outputs))
-        self.back_mode = native.VJP_BY_WINNER if self.one_winner else native.VJP
-
-    def forward(self, x: Tensor) -> Tensor:
-        y = np.empty(self.outputs.shape, self.word.numpy)
-        if self.kernels(native.FORWARD, self.code, memoryview(self.x_at(x.data_ptr())), None, y, None, 1):
-            return torch.from_numpy(y)
-        raise self.plan.does_not_fit()
-
-    def kept(self, x: Tensor) -> tuple[Tensor, Any]:
-        if not self.one_winner:
-            return super().kept(x)
-        y, residual = np.empty(self.outputs.shape, self.word.numpy), np.empty(self.outputs.shape, self.tap.numpy)
-        self.kernels(native.WINNERS, self.code, memoryview(self.x_at(x.data_ptr())), None, y, residual, 1)
-        return torch.from_numpy(y), residual
-
-    def back(self, kept: Any, dy: Tensor) -> Tensor:
-        if not self.one_winner and not self.linear:
-            return super().back(kept, dy)
-        dx = np.empty(self.inputs.shape, self.word.numpy)
-        a = memoryview(self.y_at(dy.data_ptr())) if dy.is_contiguous() else dy.numpy()
-        self.kernels(self.back_mode, self.code, kept, a, dx, None, 1)
-        return torch.from_numpy(dx)
-
-
-def bind(op: Op, shape: Shape, strides: Shape, dtype: torch.dtype) -> Bound:
-    """The plan for tensors that lie so."""
-    bound = OnCPU(op, shape, strides, dtype)
-    return SmallOnCPU(bound) if bound.is_small else bound
-
-
 def _with_work(window: Window) -> Window:
     """The window, such that a plan sees an axis to pool: where every output reads itself alone, any step will do."""
     axes = window.axes
@@ -183,12 +152,6 @@ def _with_work(window: Window) -> Window:
     return Window((*axes[:-1], replace(axes[-1], dilation=2)))
 
 
-def _threads() -> int:
+def threads() -> int:
     """As many as torch has been given (one in a DataLoader's worker), unless ndpool has been given fewer."""
     return min(torch.get_num_threads(), native.threads())
-
-
-def _at(shape: Shape, size: int) -> Callable[[int], Any]:
-    """What makes a buffer of the memory at an address; a memoryview of it knows its strides."""
-    kind: Any = {1: ctypes.c_uint8, 2: ctypes.c_uint16, 4: ctypes.c_uint32, 8: ctypes.c_uint64}[size]
-    return reduce(operator.mul, reversed(shape), kind).from_address  # type: ignore[no-any-return]

@@ -73,6 +73,14 @@ def word(dtype: torch.dtype) -> Word:
     return Word(dtype, np.dtype("int16" if viewed else name(dtype)), viewed)
 
 
+def bfloat16() -> np.dtype[Any]:
+    """NumPy's bfloat16, which a library brings along; it is loaded when the first such tensor comes."""
+    import ml_dtypes
+
+    found: np.dtype[Any] = np.dtype(ml_dtypes.bfloat16)
+    return found
+
+
 def array(t: Tensor) -> Array:
     """The memory of a tensor."""
     t = t.detach() if t.requires_grad else t

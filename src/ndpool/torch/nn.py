@@ -7,10 +7,12 @@ Names end in 1d, 2d, 3d, or Nd for any rank. The classes are made from the table
 from __future__ import annotations
 
 import inspect
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from torch import Tensor
+from torch.compiler import is_dynamo_compiling as tracing
 from torch.nn import Module, Parameter
 
 from ..op import function_name
@@ -34,6 +36,8 @@ class Drop(Module):
     function: ClassVar[str]
     order: ClassVar[tuple[str, ...]]
     extra: ClassVar[dict[str, Any]]
+    usual: ClassVar[tuple[Any, ...]]  # the defaults of `extra`
+    given: ClassVar[Any]  # reads a module's values of `order`, and then of `extra`
 
     def __init__(self, *args: Any, **kwargs: Any):
         own = {name: kwargs.pop(name) for name in self.extra if name in kwargs}
@@ -42,8 +46,13 @@ class Drop(Module):
             setattr(self, name, value)
 
     def forward(self, input: Tensor) -> Any:
-        given = {name: getattr(self, name) for name in self.extra}
-        return getattr(functional, self.function)(input, *[getattr(self, name) for name in self.order], **given)
+        n = len(self.order)
+        # tracers do not look into an attrgetter, and a loop takes as long as a small call
+        values = tuple([getattr(self, k) for k in (*self.order, *self.extra)]) if tracing() else self.given(self)
+        run = getattr(functional, self.function)
+        if values[n:] == self.usual:
+            return run(input, *values[:n])
+        return run(input, *values[:n], **dict(zip(self.extra, values[n:], strict=True)))
 
     def extra_repr(self) -> str:
         others = [f"{n}={getattr(self, n)!r}" for n, usual in self.extra.items() if getattr(self, n) != usual]
@@ -107,6 +116,12 @@ class Smooth(Own):
         return f"{super().extra_repr()}, {shown}{', learnable' if isinstance(self.beta, Parameter) else ''}"
 
 
+def _values(*names: str) -> Any:
+    """What reads these attributes."""
+    read = attrgetter(*names)
+    return staticmethod(read if len(names) > 1 else lambda module: (read(module),))
+
+
 def _class(name: str, bases: tuple[type, ...], **fields: Any) -> type[Module]:
     made = type(name, bases, {"__module__": __name__, **fields})
     globals()[name] = made
@@ -129,8 +144,9 @@ for _name in NAMED:
             _order = tuple(n for n in ORDER.get(_stem, ("output_size",)) if n in _own)
             _more = EXTRA.get(_name, {})
             TORCH[_theirs] = _class(
-                _full, (Drop, _theirs), function=_function, order=_order, extra=_more, __doc__=_doc, **_more
-            )
+                _full, (Drop, _theirs), function=_function, order=_order, extra=_more, usual=tuple(_more.values()),
+                given=_values(*_order, *_more), __doc__=_doc, **_more,
+            )  # fmt: skip
 for _rank in RANKS:
     _theirs = getattr(torch.nn, f"MaxUnpool{_rank}d")
     TORCH[_theirs] = _class(_theirs.__name__, (Unpool, _theirs), function=f"max_unpool{_rank}d")

@@ -22,7 +22,7 @@ from . import cpu, gpu
 from .bound import Bound
 from .memory import Shape, dense
 
-BINDS: dict[str, Any] = {"cpu": cpu.bind, "cuda": gpu.OnGPU}  # what runs on a device's tensors
+BINDS: dict[str, Any] = {"cpu": cpu.OnCPU, "cuda": gpu.OnGPU}  # what runs on a device's tensors
 
 
 class Pooling:

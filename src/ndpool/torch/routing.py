@@ -11,28 +11,24 @@ A `Call` is a function with its arguments read; `eager` and `traced` run it on a
 
 from __future__ import annotations
 
-from functools import cache
 from typing import Any
 
-import numpy as np
 import torch
-from torch import Tensor, is_grad_enabled, strided
+from torch import Tensor, strided
 from torch.autograd import forward_ad
 from torch.nn import Parameter
 
-from .. import record_text
 from ..engines import native
 from ..engines.dtypes import check, name
 from ..errors import PoolError, PoolTypeError
 from ..op import Op
-from ..remembered import plans_of, remember
-from . import composite, operators, private
-from .bound import Bound
+from ..remembered import plans_of
+from . import composite, direct, operators, private
 from .gpu import reaches
 from .pooling import Pooling, of
-from .private import Function, dispatch_keys, dispatch_modes, is_zerotensor, tracing_state, transforms_active
+from .private import dispatch_modes, is_zerotensor, tracing_state, transforms_active
 
-DIRECT = operators.AVAILABLE and not private.MISSING_PLAIN
+DIRECT = direct.AVAILABLE
 
 DTYPES = tuple(d for d in vars(torch).values() if isinstance(d, torch.dtype))
 NATIVE = tuple(d for d in DTYPES if name(d) in native.TYPES)
@@ -82,6 +78,8 @@ class Call:
 
 def eager(call: Call, x: Tensor) -> Any:
     """The result, and where it was taken from if the record says so."""
+    if DIRECT and (y := direct.pool(call.plans, x)) is not None:
+        return y
     if DIRECT and is_plain(x):
         key = (x.shape, x.stride(), x.dtype, x.device.type)
         bound = call.plans.get(key)
@@ -91,8 +89,8 @@ def eager(call: Call, x: Tensor) -> Any:
             if call.indices or call.negated or not call.keeps or not served(x, pooling):
                 return traced(call, pooling, x)
             bound = pooling.bind(*key)
-            remember(call.plans, key, bound)
-        return _direct(x, bound) if x.requires_grad and is_grad_enabled() else bound.forward(x)
+            return direct.first(call.plans, key, x, bound)
+        return direct.run(x, bound)
     call.accept(x)
     return traced(call, call.pooling(x.ndim), x)
 
@@ -148,7 +146,7 @@ def _composite(pooling: Pooling, x: Tensor, indices: bool) -> Any:
     return (y if pooling.one_winner else composite.pool(x, pooling.text)), places
 
 
-# -- straight to a plan ---------------------------------------------------------------------------------------------
+# -- which tensors are plain -----------------------------------------------------------------------------------------
 
 
 def _is_plain(x: Any) -> bool:
@@ -168,38 +166,3 @@ def _is_plain(x: Any) -> bool:
 
 
 is_plain = (lambda x: False) if private.MISSING or private.MISSING_PLAIN else _is_plain
-
-
-@cache
-def _plain_keys(device: torch.device) -> Any:
-    """The dispatch keys of a tensor there that is memory and nothing else."""
-    return dispatch_keys(torch.empty(0, device=device))
-
-
-class _Direct(Function):  # type: ignore[misc]
-    """A plan between two plain tensors. Higher orders, and whatever else is not plain, take the operators."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, bound: Bound) -> Tensor:
-        y, kept = bound.kept(x)
-        if isinstance(kept, Tensor):
-            ctx.save_for_backward(kept)
-            kept = None
-        ctx.run = bound, kept
-        return y
-
-    @staticmethod
-    def backward(ctx: Any, g: Tensor) -> Any:
-        bound, kept = ctx.run
-        if kept is None and not bound.linear:
-            (kept,) = ctx.saved_tensors
-        # the keys tell wrappers of every kind, autograd's own batches of gradients too (is_grads_batched)
-        watched = is_grad_enabled() or transforms_active() or dispatch_modes() or forward_ad._current_level >= 0
-        if not watched and dispatch_keys(g) == _plain_keys(g.device):
-            return bound.back(kept, g), None
-        kept = torch.from_numpy(kept) if isinstance(kept, np.ndarray) else kept
-        text, sizes = record_text.write(bound.op), [bound.window.shape[a] for a in bound.op.axes]
-        return (operators.vjp_by_winner if bound.one_winner else operators.vjp)(kept, g, text, sizes, bound.last), None
-
-
-_direct: Any = _Direct.apply

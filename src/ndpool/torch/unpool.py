@@ -6,7 +6,6 @@ from __future__ import annotations
 import math
 from typing import Any
 
-import ml_dtypes
 import torch
 from torch import Tensor
 from torch.autograd import Function
@@ -15,7 +14,7 @@ from ..api import unpooled_shape
 from ..arguments import choice, entries, sizes
 from ..engines import native
 from ..errors import PoolTypeError
-from .memory import WORDS, lies_last
+from .memory import WORDS, bfloat16, lies_last
 from .routing import NATIVE, PoolRuntimeError, is_plain
 
 
@@ -116,7 +115,7 @@ class _Put(Function):
 def _rows(t: Tensor) -> Any:
     """A tensor's rows as an array; what is written there is the tensor's if it is dense."""
     rows = t.detach().reshape(math.prod(t.shape[:-1]), t.shape[-1])
-    return rows.view(torch.int16).numpy().view(ml_dtypes.bfloat16) if t.dtype is torch.bfloat16 else rows.numpy()
+    return rows.view(torch.int16).numpy().view(bfloat16()) if t.dtype is torch.bfloat16 else rows.numpy()
 
 
 def check_output_size(
