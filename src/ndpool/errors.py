@@ -9,3 +9,7 @@ class PoolError(ValueError):
 
 class PoolTypeError(PoolError, TypeError):
     """A `PoolError` about the kind of a value rather than its size; also a `TypeError`."""
+
+
+class PoolWarning(UserWarning):
+    """A pooling call that has a meaning, but hardly the one that was meant; the message says how to say either."""
