@@ -76,9 +76,10 @@ __all__ = [
     "Interval", "Law", "Linear", "LpPool", "MaxPool", "MinPool", "Op", "Pool", "PoolError", "PoolTypeError",
     "PoolWarning", "Program", "SmoothMaxPool", "SumPool", "adaptive_avg_pool", "adaptive_end", "adaptive_lp_pool",
     "adaptive_max_pool", "adaptive_min_pool", "adaptive_pool", "adaptive_smooth_max_pool", "adaptive_start",
-    "adaptive_sum_pool", "arrays", "avg_pool", "global_avg_pool", "global_lp_pool", "global_max_pool", "global_min_pool",
-    "global_pool", "global_smooth_max_pool", "global_sum_pool", "kept_memory", "lp_pool", "max_pool", "max_unpool",
-    "min_pool", "pool", "set_kept_memory", "set_threads", "smooth_max_pool", "spec", "sum_pool", "threads", "unpad",
+    "adaptive_sum_pool", "arrays", "avg_pool", "global_avg_pool", "global_lp_pool", "global_max_pool",
+    "global_min_pool", "global_pool", "global_smooth_max_pool", "global_sum_pool", "kept_memory", "lp_pool", "max_pool",
+    "max_unpool", "min_pool", "pool", "set_kept_memory", "set_threads", "smooth_max_pool", "spec", "sum_pool",
+    "threads", "unpad",
 ]  # fmt: skip
 
 

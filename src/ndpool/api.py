@@ -25,9 +25,9 @@ def _function(record: Callable[P, Op]) -> Callable[Concatenate[Any, P], Any]:
 
     made = lru_cache(maxsize=256, typed=True)(record)
 
-    def call(x: Any, /, *args: P.args, out: Any = None, **kwargs: P.kwargs) -> Any:  # type: ignore[valid-type]
+    def call(x: Any, /, *args: Any, out: Any = None, **kwargs: Any) -> Any:
         try:
-            op = made(*args, **kwargs)  # type: ignore[arg-type]  # what has no hash is caught
+            op = made(*args, **kwargs)
         except TypeError:  # arguments that cannot be remembered, or wrong ones
             try:
                 op = record(*args, **kwargs)

@@ -8,6 +8,7 @@ from typing import Any
 from .errors import PoolError, PoolTypeError
 
 Size = int | tuple[int, ...]
+Axes = Any  # one axis or several, by number or by name; or None
 LIMIT = 2**63 - 1
 APART = "NBC"  # letters of a layout whose axes are not pooled
 
@@ -131,7 +132,7 @@ def layout_letters(value: Any) -> str | None:
     if len(set(value)) < len(value):
         raise PoolError(f"layout={value!r} has a letter twice; use each once")
     if not set(value) - set(APART):
-        raise PoolError(f"layout={value!r} pools nothing, as N, B and C are not pooled; add letters like H and W")
+        raise PoolError(f"layout={value!r} pools nothing, as N, B and C are not pooled; use letters like H and W, too")
     return value
 
 
@@ -153,7 +154,7 @@ def resolve_axes(axes: tuple[Any, ...] | None, rank: int | None, ndim: int) -> t
     Without `axes`: the last `rank`, and without a rank the last two (the only one of a 1-D array).
     """
     if axes and isinstance(axes[0], str):
-        raise PoolTypeError(f"axes={axes} are names, but x has none; use numbers, or an xarray.DataArray with these dims")
+        raise PoolTypeError(f"axes={axes} are names, but x has none; use numbers, or an xarray.DataArray")
     if axes is None:
         rank = min(2, ndim) if rank is None else rank
         if rank > ndim:

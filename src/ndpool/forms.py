@@ -5,13 +5,11 @@ What every record can do besides is `op.Op`; what is made of a window's taps is 
 
 from __future__ import annotations
 
-import sys
-import warnings
 from dataclasses import KW_ONLY, dataclass
-from typing import Any, Literal
+from typing import Literal
 
 from .arguments import Size, entries, fits, flag, integer, paddings, rank_of, sides, sizes
-from .errors import PoolError, PoolWarning
+from .errors import PoolError
 from .op import Op
 from .spec import Axis, Window, adaptive, each, sliding, whole
 
@@ -20,17 +18,6 @@ FEW = 4  # as many entries as an axis of channels may have: grey, or red, green,
 
 DEEP = "NCDHW"  # from as many axes on, two are not all that a global op may be meant to pool
 LAST = {2: "LC", 3: "HWC", 4: "NHWC", 5: "NDHWC"}  # usual layouts with channels last, by the number of axes
-
-_warned: set[str] = set()  # the ops that have warned of channels
-
-
-def _callers() -> int:
-    """How many frames up the call stands that came from outside ndpool."""
-    frame, up = sys._getframe(1), 0
-    while frame.f_back and str(frame.f_globals.get("__name__")).partition(".")[0] == "ndpool":
-        frame, up = frame.f_back, up + 1
-    return up
-
 
 
 @dataclass(frozen=True, repr=False)
@@ -68,17 +55,15 @@ class Sliding(Op):
             **self._named_axes(),
         )
 
-    def consider(self, shape: tuple[int, ...]) -> None:
-        if self._rank() is None and len(shape) > 1 and shape[-1] <= FEW < shape[-2] and self.name not in _warned:
-            _warned.add(self.name)  # before the warning: where warnings are errors, the next call must work
-            meant = LAST.get(len(shape))
-            fix = f"layout={meant!r}" if meant else f"axes={tuple(range(1 - len(shape), -1))}"
-            warnings.warn(
-                f"{self.name}: kernel_size={self.kernel_size} pools the last two axes of x, of {shape[-2]} and "
-                f"{shape[-1]} entries; if the last are channels, say {fix}, and if not, axes=(-2, -1)",
-                PoolWarning,
-                stacklevel=_callers(),
-            )
+    def _doubt(self, shape: tuple[int, ...]) -> str:
+        if self._rank() is not None or len(shape) < 2 or not shape[-1] <= FEW < shape[-2]:
+            return ""
+        meant = LAST.get(len(shape))
+        fix = f"layout={meant!r}" if meant else f"axes={tuple(range(1 - len(shape), -1))}"
+        return (
+            f"kernel_size={self.kernel_size} pools the last two axes of x, of {shape[-2]} and {shape[-1]} entries; "
+            f"if the last are channels, say {fix}, and if not, axes=(-2, -1)"
+        )
 
     @property
     def _counts_padding(self) -> bool:

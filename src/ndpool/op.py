@@ -14,12 +14,13 @@ import re
 from abc import ABC, abstractmethod
 from dataclasses import KW_ONLY, MISSING, dataclass, fields, replace
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, final
 
 import numpy as np
 
 from . import arrays, engines
 from .arguments import (
+    Axes,
     axes_tuple,
     choice,
     fits,
@@ -32,7 +33,7 @@ from .arguments import (
 )
 from .engines import Linear, dtypes
 from .engines.dual import plain_namespace
-from .errors import PoolError, PoolTypeError
+from .errors import PoolError, PoolTypeError, warn_once
 from .remembered import Plans, plans_of, remember
 from .spec import Axis, Law, Window, each
 
@@ -52,7 +53,7 @@ class Op(ABC):
     """
 
     _: KW_ONLY
-    axes: tuple[int, ...] | tuple[str, ...] | int | str | None = None
+    axes: Axes = None
     layout: str | None = None
     dtype: Any = None
     empty: Literal["zero", "error"] = "zero"
@@ -172,7 +173,13 @@ class Op(ABC):
         return window.out_shape
 
     def consider(self, shape: tuple[int, ...]) -> None:
-        """Warn, once, where the record means something on an array of that shape, but hardly what was meant."""
+        """Warn, once, where the arguments mean something on an array of that shape, but hardly what was meant."""
+        if said := self._doubt(shape):
+            warn_once(self.name, said)
+
+    def _doubt(self, shape: tuple[int, ...]) -> str:
+        """What to say then; empty where there is no doubt."""
+        return ""
 
     # -- running
 
@@ -187,9 +194,9 @@ class Op(ABC):
         if not getattr(self, "return_indices", False):
             return self.forward(x)
         with named(self.name):
-            if adapter := self._adapter(x):
-                return adapter.pool(self, x)
             bound = self._bind(x)
+            if type(bound) is not _Bound:
+                return bound.pool(self, x)
             y, indices = bound.plan.winners(x, self.pooled_axes(len(bound.window.axes)))
             return bound.show(y), bound.show(indices)
 
@@ -198,39 +205,36 @@ class Op(ABC):
         bound = self._plans.get(engines.signature(x))
         if bound is None:
             with named(self.name):
-                if adapter := self._adapter(x):
-                    return adapter.forward(self, x)
-                return self._bind(x).forward(x)
+                bound = self._bind(x)
+                return bound.forward(x) if type(bound) is _Bound else bound.forward(self, x)
         try:  # all questions about such an array have been asked before
             return bound.forward(x)
         except PoolError as error:
             with named(self.name):
                 raise error
 
-    def _adapter(self, x: Any) -> arrays.Adapter | None:
-        """What runs the record on x if no engine does as it stands."""
-        adapter = None if type(x) is np.ndarray else arrays.find(x)
-        return adapter or (None if self.dtype is None else arrays.CONVERTED)
-
     def _into(self, out: Any, x: Any) -> Any:
         """The result, in `out`."""
-        if self.dtype is not None or type(x) is not np.ndarray or getattr(self, "return_indices", False):
+        bound = self._bind(x)
+        if type(bound) is not _Bound or type(x) is not np.ndarray or getattr(self, "return_indices", False):
             result = self(x)
             parts = ((out, result),) if not isinstance(result, tuple) else arrays.paired(out, result)
             for array, part in parts:
                 arrays.check_out(array, part, part.shape, getattr(part, "dtype", None))
                 array[...] = part
             return out
-        bound = self._bind(x)
         arrays.check_out(out, x, bound.shape, x.dtype)
         bound.plan.write(x, out if not bound.reshapes else out.reshape(bound.window.out_shape))
         return out
 
-    def _bind(self, x: Any) -> _Bound:
-        """Window and plan for x, remembered for arrays like it."""
+    def _bind(self, x: Any) -> _Bound | arrays.Adapter:
+        """Window and plan for x, remembered for arrays like it; or the adapter, where no engine takes x as it is."""
         signature = engines.signature(x)
         bound = self._plans.get(signature)
         if bound is None:
+            adapter = arrays.find(x) if signature is None else None
+            if adapter or self.dtype is not None:
+                return adapter or arrays.CONVERTED
             law, xp = self.law, engines.namespace(x)
             if xp:
                 dtypes.check(law.kinds, law.name, x.dtype)
@@ -246,9 +250,9 @@ class Op(ABC):
     def linearize(self, x: Any) -> Linear:
         """One forward pass; then `.y`, and `.jvp(dx)` and `.vjp(dy)` as often as wanted, from what it kept."""
         with named(self.name):
-            if adapter := self._adapter(x):
-                return adapter.linearize(self, x)
             bound = self._bind(x)
+            if type(bound) is not _Bound:
+                return bound.linearize(self, x)
             window, plan, dtype = bound.window, bound.plan, getattr(x, "dtype", None)
             if bound.rounds:
                 raise PoolTypeError(
@@ -286,9 +290,9 @@ class Op(ABC):
     def value_and_jvp(self, x: Any, dx: Any) -> tuple[Any, Any]:
         """self(x), and its tangent for the tangent `dx` of x (forward mode): in one pass, where the engine has one."""
         with named(self.name):
-            if adapter := self._adapter(x):
-                return adapter.value_and_jvp(self, x, dx)
             bound = self._bind(x)
+            if type(bound) is not _Bound:
+                return bound.value_and_jvp(self, x, dx)
             if bound.plan.one_pass and _alike(dx, type(x), x.dtype, bound.window.shape):
                 y, dy = bound.plan.value_and_jvp(x, dx)
                 return bound.show(y), bound.show(dy)
@@ -311,8 +315,9 @@ class Op(ABC):
         [[0.5, 0.5, 0], [0, 0.5, 0.5]]
         """
         with named(self.name):
-            if adapter := self._adapter(x):
-                return adapter.jacobian(self, x)
+            bound = self._bind(x)
+            if type(bound) is not _Bound:
+                return bound.jacobian(self, x)
             graph, y = self._in_graph(x)
             return graph.build(y).jacobian(x)
 
@@ -324,8 +329,9 @@ class Op(ABC):
         [0.128, -0.096]
         """
         with named(self.name):
-            if adapter := self._adapter(x):
-                return adapter.hvp(self, x, dx, dy)
+            bound = self._bind(x)
+            if type(bound) is not _Bound:
+                return bound.hvp(self, x, dx, dy)
             graph, y = self._in_graph(x)
             program = graph.build(graph.sum(y * graph.input(y.shape, "dy")))
             return program.hvp((x, dy), (dx, None))[0]
@@ -338,6 +344,7 @@ class Op(ABC):
         return graph, graph.push(self, graph.input(engines.shape_of(x), "x"))
 
 
+@final
 class _Bound:
     """What runs a record on arrays of one signature, and the shape in which results are shown."""
 

@@ -1,6 +1,6 @@
 """Op records: what to pool and how, as frozen values that run and differentiate themselves.
 
-A record is a form (which window: `forms.Sliding`, `Adaptive`, `Global`) and a law with its arguments (what is made of it:
+A record is a form (which window: `Sliding`, `Adaptive`, `Global`) and a law with its arguments (what is made of it:
 `_Max`, `_Min`, `_Mean`, `_Sum`, `_SmoothMax`, `_Lp`, `_Own`); each public record is one of each and adds little.
 Argument names are PyTorch's where PyTorch has the argument.
 """

@@ -66,7 +66,7 @@ def pooled_axes(arguments: dict[str, Any], ndim: int) -> tuple[int, ...]:
     axes, layout = axes_tuple(arguments.get("axes"), names=True), layout_letters(arguments.get("layout"))
     if axes is not None and layout is not None:
         raise PoolError(f"axes={axes} and layout={layout!r} both say which axes are pooled; give one")
-    said = {"axes": axes} if layout is None else {"layout": pooled_letters(layout)}
+    said: dict[str, Any] = {"axes": axes} if layout is None else {"layout": pooled_letters(layout)}
     given = {name: arguments[name] for name in ("kernel_size", "stride", "padding") if name in arguments}
     rank = rank_of(**given, **said)
     return resolve_axes(axes, rank, ndim) if layout is None else resolve_layout(layout, ndim)
@@ -84,13 +84,13 @@ def unpooled_shape(
     """The shape that `max_unpool` gives, and the pooled axes, ascending."""
     kernel_size, padding = sizes("kernel_size", kernel_size, 1), numbered(padding)
     stride = kernel_size if stride is None else sizes("stride", stride, 1)
-    said = {"kernel_size": kernel_size, "stride": stride, "padding": padding, "axes": axes, "layout": layout}
-    pooled = pooled_axes(said, len(shape))
+    given: Any = {"kernel_size": kernel_size, "stride": stride, "padding": padding, "axes": axes, "layout": layout}
+    pooled = pooled_axes(given, len(shape))
     given = None if output_size is None else sizes("output_size", output_size, 0)
     whole = isinstance(given, tuple) and len(given) == len(shape)
-    wrong = [a for a in range(len(shape)) if whole and a not in pooled and given[a] != shape[a]]  # type: ignore[index]
+    wrong = [a for a in range(len(shape)) if whole and a not in pooled and given[a] != shape[a]]
     if wrong:
-        fixed = tuple(given[a] if a in pooled else n for a, n in enumerate(shape))  # type: ignore[index]
+        fixed = tuple(given[a] if a in pooled else n for a, n in enumerate(shape))
         said = f"axis {wrong[0]}, which is" if len(wrong) == 1 else f"axes {', '.join(map(str, wrong))}, which are"
         raise PoolError(f"output_size={given} is not y's size on {said} not pooled; use output_size={fixed}")
     out = list(shape)
@@ -102,7 +102,7 @@ def unpooled_shape(
         )
         out[a] = (shape[a] - 1) * s - lo - hi + k
         if given is not None:
-            out[a] = given[a] if whole else entries("output_size", given, len(pooled))[i]  # type: ignore[index]
+            out[a] = given[a] if whole else entries("output_size", given, len(pooled))[i]
         elif out[a] < 0:
             raise PoolError(f"on axis {a}, the output would have {out[a]} positions; use less padding or output_size")
     return tuple(out), tuple(sorted(pooled))

@@ -25,7 +25,7 @@ from .converted import CONVERTED
 __all__ = ["CONVERTED", "Adapter", "Held", "changed", "check_out", "find", "paired", "positions", "register"]
 
 GROUP = "ndpool.arrays"  # of entry points
-KNOWN: dict[str, str] = {
+KNOWN: dict[type | str, Adapter | str] = {
     "torch.Tensor": "ndpool.torch.door:ADAPTER",
     "jax.Array": "ndpool.arrays.jax:ADAPTER",
     "jax.Tracer": "ndpool.arrays.jax:ADAPTER",
@@ -38,7 +38,7 @@ KNOWN: dict[str, str] = {
 }
 PROTOCOLS = ("__dlpack__", "__array_interface__", "__array__")
 
-_registered: dict[type | str, Adapter | str] = dict(KNOWN)
+_registered = dict(KNOWN)
 _found: WeakKeyDictionary[type, Adapter | None] = WeakKeyDictionary()  # as many as there are types
 
 
@@ -65,7 +65,7 @@ def find(x: Any, name: str = "x") -> Adapter | None:
     try:
         return _found[kind]
     except KeyError:
-        _found[kind] = adapter = _search(kind, name)
+        adapter = _found[kind] = _search(kind, name)
         return adapter
 
 
@@ -94,15 +94,16 @@ def _name(kind: type) -> str:
     return f"{kind.__module__.partition('.')[0]}.{kind.__qualname__}"
 
 
-def _loaded(adapter: Adapter | str) -> Any:
+def _loaded(adapter: Adapter | str) -> Adapter | None:
     """The adapter, of which the name may be given. One that is None leaves its arrays to the engines."""
     if isinstance(adapter, Adapter):
         return adapter
     module, _, attribute = adapter.partition(":")
-    return getattr(importlib.import_module(module), attribute)
+    found: Adapter | None = getattr(importlib.import_module(module), attribute)
+    return found
 
 
-def _installed(kind: type) -> Any:
+def _installed(kind: type) -> Adapter | None:
     """The adapter that an installed package has for a type, by entry point."""
     if kind.__module__.partition(".")[0] in ("builtins", "numpy", "ndpool", "collections"):
         return None
@@ -138,7 +139,7 @@ def check_out(out: Any, x: Any, shape: tuple[int, ...], dtype: Any) -> None:
     if not isinstance(x, (np.ndarray, np.generic)):
         raise PoolTypeError(f"out is for results that are NumPy arrays, and this is a {type(x).__name__}; leave it out")
     if not isinstance(out, np.ndarray):
-        raise PoolTypeError(f"out is a {type(out).__name__}, not a NumPy array; use numpy.empty({shape}, {dtype.name!r})")
+        raise PoolTypeError(f"out is a {type(out).__name__}, not an array; use numpy.empty({shape}, {dtype.name!r})")
     if out.shape != shape or out.dtype != dtype:
         raise PoolError(
             f"out is {out.dtype.name} of shape {out.shape}, but the result is {dtype.name} of shape {shape}; "
@@ -151,5 +152,5 @@ def check_out(out: Any, x: Any, shape: tuple[int, ...], dtype: Any) -> None:
 def paired(out: Any, results: tuple[Any, ...]) -> tuple[tuple[Any, Any], ...]:
     """Each array of `out` with its result: values, and where they were taken from."""
     if not isinstance(out, tuple) or len(out) != len(results):
-        raise PoolTypeError("out is not two arrays, but return_indices=True gives values and indices; use a tuple of two")
+        raise PoolTypeError("out is not two arrays, but return_indices=True gives two; use a tuple of two")
     return tuple(zip(out, results, strict=True))

@@ -47,7 +47,7 @@ def positions(axes: Any, names: tuple[Any, ...] | None) -> Any:
         return axes
     for a in given:
         if a not in names:
-            raise PoolError(f"axes={axes!r} names {a!r}, but the axes of x are {', '.join(map(repr, names))}; use these")
+            raise PoolError(f"axes={axes!r} names {a!r}, but x has {', '.join(map(repr, names))}; use these")
     return tuple(names.index(a) for a in given)
 
 

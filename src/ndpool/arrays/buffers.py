@@ -20,7 +20,7 @@ class Views(Held):
         return np.asarray(x)
 
     def wrap(self, x: Any, y: Any, axes: tuple[From, ...]) -> Any:
-        return memoryview(np.asarray(y))
+        return memoryview(np.asarray(y))  # type: ignore[arg-type]  # arrays are buffers
 
 
 class Buffers(Held):
@@ -32,7 +32,7 @@ class Buffers(Held):
             return np.asarray(x)
         device = x.__dlpack_device__()
         if device[0] not in HOST:
-            raise PoolTypeError(f"the {type(x).__name__} x lies on device {tuple(map(int, device))}; move it to the CPU")
+            raise PoolTypeError(f"x lies on device {tuple(map(int, device))} of DLPack; move it to the CPU")
         return np.from_dlpack(x)
 
     def wrap(self, x: Any, y: Any, axes: tuple[From, ...]) -> Any:

@@ -24,7 +24,7 @@ def allows(dtype: Any, wanted: str) -> None:
     if have not in ORDER:
         return  # the law will say so
     if ORDER.index(have) > ORDER.index(want):
-        raise PoolTypeError(f"dtype={wanted!r} cannot hold x's {name(dtype)}; use a {have} dtype, or convert x yourself")
+        raise PoolTypeError(f"dtype={wanted!r} cannot hold x's {name(dtype)}; use a {have} dtype, or x.astype")
     if have == want == "integer":
         given, range_ = np.iinfo(name(dtype)), np.iinfo(wanted)
         if given.min < range_.min or given.max > range_.max:

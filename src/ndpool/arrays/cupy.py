@@ -20,12 +20,12 @@ class Borrowed(Held):
         return importlib.import_module("torch").from_dlpack(x)
 
     def wrap(self, x: Any, y: Any, axes: tuple[From, ...]) -> Any:
-        return sys.modules[type(x).__module__.partition(".")[0]].from_dlpack(y.contiguous())  # type: ignore[attr-defined]
+        return sys.modules[type(x).__module__.partition(".")[0]].from_dlpack(y.contiguous())
 
 
 def reached() -> bool:
     """Whether torch is there and has a GPU."""
-    return importlib.util.find_spec("torch") is not None and importlib.import_module("torch").cuda.is_available()
+    return bool(importlib.util.find_spec("torch")) and bool(importlib.import_module("torch").cuda.is_available())
 
 
 ADAPTER = Borrowed() if reached() else None

@@ -1,4 +1,4 @@
-"""JAX's arrays and tracers go to `ndpool.jax`. Without it they stay with the portable engine, as any array-API array."""
+"""JAX's arrays and tracers go to `ndpool.jax`. Without it the portable engine has them, as any array-API array."""
 
 from __future__ import annotations
 
@@ -36,7 +36,8 @@ class Arrays(Adapter):
     def value_and_jvp(self, op: Op, x: Any, dx: Any) -> tuple[Any, Any]:
         import jax
 
-        return jax.jvp(self._at(op), (x,), (dx,))  # type: ignore[no-any-return]
+        y, dy = jax.jvp(self._at(op), (x,), (dx,))
+        return y, dy
 
     def jacobian(self, op: Op, x: Any) -> Any:
         import jax

@@ -19,7 +19,7 @@ class Tables(Held):
         values = x.to_numpy()
         if values.dtype == object:
             told = "x.select_dtypes('number')" if values.ndim == 2 else "x.astype('float64')"
-            raise PoolTypeError(f"x holds what is no NumPy number, or has missing entries; use {told}, or x.fillna(value)")
+            raise PoolTypeError(f"x holds other things than numbers, or nothing; use {told}, or x.fillna(value)")
         return values
 
     def names(self, x: Any) -> tuple[str, ...]:

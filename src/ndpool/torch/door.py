@@ -35,7 +35,7 @@ class Tensors(Adapter):
 
     def linearize(self, op: Op, x: Tensor) -> Linear:
         at = self._at(op)
-        y, vjp = torch.func.vjp(at, x)
+        y, vjp, *_ = torch.func.vjp(at, x)
 
         def jvp(dx: Any) -> Any:
             _check(op, "dx", dx, x)
@@ -49,7 +49,8 @@ class Tensors(Adapter):
 
     def value_and_jvp(self, op: Op, x: Tensor, dx: Any) -> tuple[Any, Any]:
         _check(op, "dx", dx, x)
-        return torch.func.jvp(self._at(op), (x,), (dx,))  # type: ignore[return-value]
+        y, dy, *_ = torch.func.jvp(self._at(op), (x,), (dx,))
+        return y, dy
 
     def jacobian(self, op: Op, x: Tensor) -> Any:
         return torch.func.jacrev(self._at(op))(x)
@@ -75,7 +76,7 @@ def _check(op: Op, name: str, t: Any, like: Tensor) -> None:
     if not isinstance(t, Tensor):
         raise PoolTypeError(f"{op.name}: {name} is a {type(t).__name__}, but x is a Tensor; use the same kind for both")
     if t.shape != like.shape:
-        raise PoolError(f"{op.name}: {name} has shape {tuple(t.shape)}, but {of} has {tuple(like.shape)}; give it {of}'s")
+        raise PoolError(f"{op.name}: {name} has shape {tuple(t.shape)}, but {of} has {tuple(like.shape)}; use {of}'s")
     if t.dtype != like.dtype:
         have, got = (str(d).removeprefix("torch.") for d in (like.dtype, t.dtype))
         raise PoolTypeError(f"{op.name}: {name} has dtype {got}, but {of} has {have}; convert {name} to {have}")
