@@ -11,7 +11,7 @@ from ..engines import Linear
 from ..errors import PoolError
 from ..forms import Sliding
 from ..spec import Axis
-from .adapter import Adapter, values_alone
+from .adapter import Adapter, changed, values_alone
 
 if TYPE_CHECKING:
     from ..op import Op
@@ -21,6 +21,11 @@ class Chunks(Adapter):
     """Nothing is computed here, and nothing is moved between chunks."""
 
     def pool(self, op: Op, x: Any) -> Any:
+        if dropped := _dropped(op, x):
+            found = self.pool(changed(op, keepdims=True), x)
+            parts = found if isinstance(found, tuple) else (found,)
+            squeezed = tuple(dask.array.squeeze(part, dropped) for part in parts)
+            return squeezed if isinstance(found, tuple) else squeezed[0]
         if not getattr(op, "return_indices", False):
             return self._map(op, x)
         alone = self._map(values_alone(op), x)
@@ -31,6 +36,13 @@ class Chunks(Adapter):
 
     def linearize(self, op: Op, x: Any) -> Linear:
         op = values_alone(op)
+        if dropped := _dropped(op, x):
+            at = self.linearize(changed(op, keepdims=True), x)
+            return Linear(
+                dask.array.squeeze(at.y, dropped),
+                lambda dx: dask.array.squeeze(at.jvp(dx), dropped),
+                lambda dy: at.vjp(dask.array.expand_dims(dask.array.asarray(dy), dropped)),
+            )
         y = self._map(op, x)
         back = x.dtype if op.dtype is None or x.dtype.kind in "fc" else op.dtype
 
@@ -46,11 +58,13 @@ class Chunks(Adapter):
 
     def _map(self, op: Op, x: Any) -> Any:
         """op on each chunk of x."""
-        chunks = _chunks(op, x)
-        dropped = [] if getattr(op, "keepdims", True) else list(op.pooled_axes(x.ndim))
-        chunks = tuple(c for a, c in enumerate(chunks) if a not in dropped)
-        meta = x._meta.astype(op.dtype or x.dtype).reshape((0,) * (x.ndim - len(dropped)))
-        return dask.array.map_blocks(op, x, dtype=meta.dtype, chunks=chunks, drop_axis=dropped, meta=meta)
+        meta = x._meta.astype(op.dtype or x.dtype)
+        return dask.array.map_blocks(op, x, dtype=meta.dtype, chunks=_chunks(op, x), meta=meta)
+
+
+def _dropped(op: Op, x: Any) -> tuple[int, ...]:
+    """The axes that the result does not have."""
+    return () if getattr(op, "keepdims", True) else op.pooled_axes(x.ndim)
 
 
 def _places(op: Op, block: Any) -> Any:
