@@ -217,7 +217,11 @@ def test_indices_and_unpooling_in_kind(kind: Kind) -> None:
     assert np.array_equal(kind.read(cut), ndpool.unpad(x, ((1, 0), (2, 1))))
 
 
-@each_kind
+# array_api_strict's operators raise where a DualArray comes second; libraries leave such an operation to it
+SECOND = {name: kind for name, kind in KINDS.items() if name != "array_api_strict"}
+
+
+@pytest.mark.parametrize("kind", SECOND.values(), ids=SECOND)
 def test_second_order_in_kind(kind: Kind) -> None:
     if kind is KINDS["dask"] or kind is KINDS["xarray over dask"]:
         with pytest.raises(PoolTypeError, match="lp_pool: a Array has no hvp here"):

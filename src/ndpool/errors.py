@@ -25,7 +25,7 @@ def warn_once(function: str, text: str) -> None:
     """A `PoolWarning` of a function at the line that called ndpool, unless that function has warned in this process."""
     if function not in _warned:
         _warned.add(function)  # before the warning: where warnings are errors, the next call must work
-        frame, up = sys._getframe(1), 1
+        frame, up = sys._getframe(1), 2
         while frame.f_back and str(frame.f_globals.get("__name__")).partition(".")[0] == "ndpool":
             frame, up = frame.f_back, up + 1
         warnings.warn(f"{function}: {text}", PoolWarning, stacklevel=up)

@@ -56,7 +56,7 @@ class Sliding(Op):
         )
 
     def _doubt(self, shape: tuple[int, ...]) -> str:
-        if self._rank() is not None or len(shape) < 2 or not shape[-1] <= FEW < shape[-2]:
+        if self._rank() is not None or self.kernel_size == 1 or len(shape) < 2 or not shape[-1] <= FEW < shape[-2]:
             return ""
         meant = LAST.get(len(shape))
         fix = f"layout={meant!r}" if meant else f"axes={tuple(range(1 - len(shape), -1))}"

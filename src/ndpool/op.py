@@ -220,10 +220,10 @@ class Op(ABC):
             result = self(x)
             parts = ((out, result),) if not isinstance(result, tuple) else arrays.paired(out, result)
             for array, part in parts:
-                arrays.check_out(array, part, part.shape, getattr(part, "dtype", None))
+                arrays.check_out(array, part)
                 array[...] = part
             return out
-        arrays.check_out(out, x, bound.shape, x.dtype)
+        arrays.check_out(out, x, bound.shape)
         bound.plan.write(x, out if not bound.reshapes else out.reshape(bound.window.out_shape))
         return out
 
@@ -341,7 +341,7 @@ class Op(ABC):
         from .graph import Graph
 
         graph = Graph()
-        return graph, graph.push(self, graph.input(engines.shape_of(x), "x"))
+        return graph, graph.push(arrays.values_alone(self), graph.input(engines.shape_of(x), "x"))
 
 
 @final

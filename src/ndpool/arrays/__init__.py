@@ -19,10 +19,12 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from ..errors import PoolError, PoolTypeError
-from .adapter import Adapter, Held, changed, positions
+from .adapter import Adapter, Held, changed, positions, values_alone
 from .converted import CONVERTED
 
-__all__ = ["CONVERTED", "Adapter", "Held", "changed", "check_out", "find", "paired", "positions", "register"]
+__all__ = [
+    "CONVERTED", "Adapter", "Held", "changed", "check_out", "find", "paired", "positions", "register", "values_alone",
+]  # fmt: skip
 
 GROUP = "ndpool.arrays"  # of entry points
 KNOWN: dict[type | str, Adapter | str] = {
@@ -76,10 +78,10 @@ def _search(kind: type, name: str) -> Adapter | None:
         for key in (base, _name(base)):
             if key in _registered:
                 return _loaded(_registered[key])
-    array_like = any(hasattr(kind, part) for part in PROTOCOLS)
+    array_like = any(hasattr(kind, part) for part in PROTOCOLS) and not hasattr(kind, "keys")  # not a table of arrays
     if issubclass(kind, (np.ndarray, np.generic)) or hasattr(kind, "__array_namespace__"):
         return _installed(kind)
-    if array_like or hasattr(kind, "__len__") or hasattr(kind, "__iter__"):
+    if array_like or any(hasattr(kind, part) for part in ("__len__", "__iter__", "__array__")):
         adapter = _installed(kind)
         if adapter is None and array_like:
             adapter = _loaded("ndpool.arrays.buffers:ADAPTER")
@@ -134,10 +136,11 @@ def _unknown(kind: type, name: str) -> str:
 # -- where results go --------------------------------------------------------------------------------------------------
 
 
-def check_out(out: Any, x: Any, shape: tuple[int, ...], dtype: Any) -> None:
-    """Raise unless `out` can hold a result of that shape and dtype, which is made of x."""
+def check_out(out: Any, x: Any, shape: tuple[int, ...] | None = None) -> None:
+    """Raise unless `out` can hold what x is, or what is made of it in another shape."""
     if not isinstance(x, (np.ndarray, np.generic)):
         raise PoolTypeError(f"out is for results that are NumPy arrays, and this is a {type(x).__name__}; leave it out")
+    shape, dtype = x.shape if shape is None else shape, x.dtype
     if not isinstance(out, np.ndarray):
         raise PoolTypeError(f"out is a {type(out).__name__}, not an array; use numpy.empty({shape}, {dtype.name!r})")
     if out.shape != shape or out.dtype != dtype:

@@ -29,7 +29,10 @@ class Buffers(Held):
 
     def values(self, x: Any) -> Any:
         if not hasattr(x, "__dlpack__"):
-            return np.asarray(x)
+            try:
+                return np.asarray(x)
+            except (TypeError, ValueError) as error:
+                raise PoolTypeError(f"x is a {type(x).__name__} that gives no array ({error}); make it one") from error
         device = x.__dlpack_device__()
         if device[0] not in HOST:
             raise PoolTypeError(f"x lies on device {tuple(map(int, device))} of DLPack; move it to the CPU")

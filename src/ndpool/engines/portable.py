@@ -342,7 +342,7 @@ class Lp:
         if m is a:
             return (m, self.xp.ones_like(m)), slope
         q = self.xp.where(m == 0, self.xp.ones_like(m), a / m)
-        return (m, q**self.p), q ** (self.p - 1) * slope
+        return (m, q**self.p), slope * q ** (self.p - 1)
 
     def merge(self, a: State, b: State) -> Merged:
         xp, m = self.xp, self.xp.maximum(a[0], b[0])

@@ -282,7 +282,7 @@ class Program:
         return upto(self, node)
 
     def batched(self, n: int, inputs: tuple[str, ...] | None = None) -> Program:
-        """For n samples at once: a leading axis on `inputs` (by default on all but parameters) and what depends on them."""
+        """For n samples at once: a leading axis on `inputs` (all but parameters by default) and what reads them."""
         from .transform import batched
 
         return batched(self, n, inputs)
