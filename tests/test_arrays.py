@@ -20,6 +20,7 @@ import ndpool
 from ndpool import PoolError, PoolTypeError, arrays
 from ndpool.arrays import Adapter, Held
 from ndpool.arrays.cupy import Borrowed
+from ndpool.engines import portable
 
 from . import examples
 from .cases import RECORDS, SHAPE, sliding_arguments
@@ -290,6 +291,43 @@ def test_wrong_tangents(kind: Kind) -> None:
 def test_a_plain_array_may_move_what_holds_one() -> None:
     x = needed("xarray").DataArray(sample((4, 6)))
     assert ndpool.MaxPool(2).jvp(x, np.ones((4, 6))).values.tolist() == np.ones((2, 3)).tolist()
+
+
+# -- JAX, by way of a module that pools its arrays ----------------------------------------------------------------------
+
+
+def test_jax_arrays_go_to_the_module_that_pools_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`ndpool.jax` is asked by `pool(op, x)`; here by a module that has the portable engine under that name."""
+    jax = needed("jax")
+    from ndpool.arrays.jax import Arrays
+
+    asked = []
+    module = ModuleType("pools")
+
+    def pool(op: Any, x: Any) -> Any:
+        asked.append(op)
+        window = op.window(x.shape)
+        return portable.forward(window, op.law, x)
+
+    module.pool = pool  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "pools", module)
+    adapter = Arrays("pools")
+    op, x = ndpool.SmoothMaxPool(2), sample((4, 6)).astype(np.float32)
+    dx, dy = sample((4, 6), 1).astype(np.float32), sample((2, 3), 2).astype(np.float32)
+    held, at = jax.numpy.asarray(x), op.linearize(x)
+    found = adapter.linearize(op, held)
+    for got, want in (
+        (adapter.pool(op, held), at.y),
+        (found.y, at.y),
+        (found.jvp(jax.numpy.asarray(dx)), at.jvp(dx)),
+        (found.vjp(jax.numpy.asarray(dy)), at.vjp(dy)),
+        (adapter.value_and_jvp(op, held, jax.numpy.asarray(dx))[1], at.jvp(dx)),
+        (adapter.jacobian(op, held), op.jacobian(x)),
+        (adapter.hvp(op, held, jax.numpy.asarray(dx), jax.numpy.asarray(dy)), op.hvp(x, dx, dy)),
+    ):
+        assert isinstance(got, jax.Array)
+        np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5)
+    assert set(asked) == {op}
 
 
 # -- the registry ------------------------------------------------------------------------------------------------------

@@ -20,7 +20,7 @@ import numpy as np
 import pytest
 
 import ndpool
-from ndpool import graph, spec
+from ndpool import arrays, graph, spec
 from ndpool.errors import PoolError
 
 from .test_house import FILES, LAYERS
@@ -509,6 +509,7 @@ def run(name: str, text: str) -> int:
         ("docs/graph.md", 20),
         ("docs/graph-api.md", 2),
         ("docs/torch.md", 8),
+        ("docs/arrays.md", 6),
         ("README.md", 0),
     ],
 )
@@ -517,7 +518,11 @@ def run(name: str, text: str) -> int:
 def test_python_blocks_run(document: str, least: int) -> None:
     if document in ("docs/torch.md", "README.md"):
         pytest.importorskip("torch", reason="it shows ndpool.torch")
-    with np.printoptions(), mock.patch.dict(graph.OPS):  # a block may set its own, or register an op
+    if document == "docs/arrays.md":
+        for library in ("torch", "xarray", "pandas", "dask.array"):
+            pytest.importorskip(library, reason="it shows these")
+    # a block may set its own, register an op or a kind of array
+    with np.printoptions(), mock.patch.dict(graph.OPS), mock.patch.dict(arrays._registered):
         assert run(document, (ROOT / document).read_text(encoding="utf-8")) >= least
 
 
