@@ -293,9 +293,10 @@ def test_a_plain_array_may_move_what_holds_one() -> None:
     assert ndpool.MaxPool(2).jvp(x, np.ones((4, 6))).values.tolist() == np.ones((2, 3)).tolist()
 
 
-# -- JAX, by way of a module that pools its arrays ----------------------------------------------------------------------
+# -- JAX, by way of a module that pools its arrays ---------------------------------------------------------------------
 
 
+@pytest.mark.long  # JAX compiles each operation of the portable engine
 def test_jax_arrays_go_to_the_module_that_pools_them(monkeypatch: pytest.MonkeyPatch) -> None:
     """`ndpool.jax` is asked by `pool(op, x)`; here by a module that has the portable engine under that name."""
     jax = needed("jax")

@@ -59,19 +59,20 @@ class Op(ABC):
     empty: Literal["zero", "error"] = "zero"
 
     _plans: ClassVar[Plans]  # `_Bound` by signature
+    _two: ClassVar[bool]  # whether a call gives indices, too
     wants_lists = True  # in a graph, exact scalars come as nested lists
 
     def __post_init__(self) -> None:
         with named(self.name):
             self._check()
-        self._set(_plans=plans_of(type(self), *vars(self).values()))
+        self._set(_plans=plans_of(type(self), *vars(self).values()), _two=getattr(self, "return_indices", False))
 
     def __getstate__(self) -> dict[str, Any]:
         return {field.name: getattr(self, field.name) for field in fields(self)}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self._set(**state)
-        self._set(_plans=plans_of(type(self), *vars(self).values()))
+        self._set(_plans=plans_of(type(self), *vars(self).values()), _two=getattr(self, "return_indices", False))
 
     def _check(self) -> None:
         self._set(axes=axes_tuple(self.axes, names=True), layout=layout_letters(self.layout))
@@ -188,12 +189,11 @@ class Op(ABC):
 
         `out` is a NumPy array (or two, with indices) that the result is put into, and which is given back.
         """
-        if out is not None:
-            with named(self.name):
-                return self._into(out, x)
-        if not getattr(self, "return_indices", False):
+        if out is None and not self._two:
             return self.forward(x)
         with named(self.name):
+            if out is not None:
+                return self._into(out, x)
             bound = self._bind(x)
             if type(bound) is not _Bound:
                 return bound.pool(self, x)
