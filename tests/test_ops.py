@@ -167,10 +167,10 @@ def test_functions_are_records_called(op: Op) -> None:
 
 
 @each_record
-def test_signatures_show_x_and_then_the_record(op: Op) -> None:
+def test_signatures_show_x_the_record_and_out(op: Op) -> None:
     shown = inspect.signature(function(op)).parameters
     own = inspect.signature(type(op)).parameters
-    assert list(shown) == ["x", *own]
+    assert list(shown) == ["x", *own, "out"]
     assert all(shown[name] == own[name] for name in own)
     assert function(op).__name__ == op.name
     assert type(op).__name__ in function(op).__doc__

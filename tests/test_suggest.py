@@ -103,7 +103,7 @@ def test_signatures_stay():
     parameters = inspect.signature(ndpool.MaxPool).parameters
     assert list(parameters)[:3] == ["kernel_size", "stride", "padding"]
     assert parameters["axes"].kind is inspect.Parameter.KEYWORD_ONLY
-    assert list(inspect.signature(ndpool.max_pool).parameters) == ["x", *parameters]
+    assert list(inspect.signature(ndpool.max_pool).parameters) == ["x", *parameters, "out"]
     assert "kernel_size" in str(inspect.signature(ndpool.MaxPool.__init__))
 
 

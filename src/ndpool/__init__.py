@@ -8,7 +8,7 @@
 
 from typing import Any
 
-from . import spec
+from . import arrays, spec
 from .api import (
     adaptive_avg_pool,
     adaptive_lp_pool,
@@ -27,18 +27,16 @@ from .api import (
     global_sum_pool,
     lp_pool,
     max_pool,
-    max_unpool,
     min_pool,
     pool,
     ranked,
     smooth_max_pool,
     sum_pool,
-    unpad,
 )  # fmt: skip
 from .engines import Linear
 from .engines.dual import DualArray
 from .engines.native import kept_memory, set_kept_memory
-from .errors import PoolError, PoolTypeError
+from .errors import PoolError, PoolTypeError, PoolWarning
 from .graph import Graph, GraphError, Program
 from .op import Op
 from .ops import (
@@ -67,6 +65,7 @@ from .ops import (
 from .settings import set_threads, threads
 from .spec import Dual, Interval, Law, adaptive_end, adaptive_start
 from .suggest import attribute
+from .unpool import max_unpool, unpad
 
 __version__ = "0.1.0"
 
@@ -75,11 +74,12 @@ __all__ = [
     "AdaptiveSmoothMaxPool", "AdaptiveSumPool", "AvgPool", "Dual", "DualArray", "GlobalAvgPool", "GlobalLpPool",
     "GlobalMaxPool", "GlobalMinPool", "GlobalPool", "GlobalSmoothMaxPool", "GlobalSumPool", "Graph", "GraphError",
     "Interval", "Law", "Linear", "LpPool", "MaxPool", "MinPool", "Op", "Pool", "PoolError", "PoolTypeError",
-    "Program", "SmoothMaxPool", "SumPool", "adaptive_avg_pool", "adaptive_end", "adaptive_lp_pool",
+    "PoolWarning", "Program", "SmoothMaxPool", "SumPool", "adaptive_avg_pool", "adaptive_end", "adaptive_lp_pool",
     "adaptive_max_pool", "adaptive_min_pool", "adaptive_pool", "adaptive_smooth_max_pool", "adaptive_start",
-    "adaptive_sum_pool", "avg_pool", "global_avg_pool", "global_lp_pool", "global_max_pool", "global_min_pool",
-    "global_pool", "global_smooth_max_pool", "global_sum_pool", "kept_memory", "lp_pool", "max_pool", "max_unpool",
-    "min_pool", "pool", "set_kept_memory", "set_threads", "smooth_max_pool", "spec", "sum_pool", "threads", "unpad",
+    "adaptive_sum_pool", "arrays", "avg_pool", "global_avg_pool", "global_lp_pool", "global_max_pool",
+    "global_min_pool", "global_pool", "global_smooth_max_pool", "global_sum_pool", "kept_memory", "lp_pool", "max_pool",
+    "max_unpool", "min_pool", "pool", "set_kept_memory", "set_threads", "smooth_max_pool", "spec", "sum_pool",
+    "threads", "unpad",
 ]  # fmt: skip
 
 

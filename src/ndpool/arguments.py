@@ -8,7 +8,9 @@ from typing import Any
 from .errors import PoolError, PoolTypeError
 
 Size = int | tuple[int, ...]
+Axes = Any  # one axis or several, by number or by name; or None
 LIMIT = 2**63 - 1
+APART = "NBC"  # letters of a layout whose axes are not pooled
 
 
 class named:
@@ -97,25 +99,62 @@ def sides(padding: Any) -> tuple[int, int]:
     return padding if isinstance(padding, tuple) else (padding, padding)
 
 
-def axes_tuple(value: Any) -> tuple[int, ...] | None:
-    """Axes as the user numbered them; negative ones count from the end."""
+def axes_tuple(value: Any, names: bool = False) -> tuple[Any, ...] | None:
+    """Axes as the user numbered them, negative ones from the end; with `names` also as an array names its axes."""
     if value is None:
         return None
-    axes = tuple(integer("axes", a, -LIMIT) for a in (value if isinstance(value, (tuple, list)) else (value,)))
+    given = value if isinstance(value, (tuple, list)) else (value,)
+    if names and given and all(isinstance(a, str) for a in given):
+        axes = tuple(given)
+    else:
+        axes = tuple(integer("axes", a, -LIMIT) for a in given)
     _all_different(axes, axes)
     return axes
 
 
-def _all_different(axes: tuple[int, ...], typed: tuple[int, ...]) -> None:
+def _all_different(axes: tuple[Any, ...], typed: tuple[Any, ...]) -> None:
     if len(set(axes)) < len(axes):
         raise PoolError(f"axes={typed} names an axis twice; name each once")
 
 
-def resolve_axes(axes: tuple[int, ...] | None, rank: int | None, ndim: int) -> tuple[int, ...]:
+def layout_letters(value: Any) -> str | None:
+    """What each axis is, a letter each: N, B (batch) and C (channels) are not pooled, all others are.
+
+    >>> layout_letters("NHWC")
+    'NHWC'
+    """
+    if value is None:
+        return None
+    if not isinstance(value, str):
+        raise PoolTypeError(f"layout={value!r} is not letters; use a string like 'NHWC'")
+    if not (value.isascii() and value.isalpha() and value.isupper()):
+        raise PoolError(f"layout={value!r} is not one capital letter per axis; use letters like 'NCHW' or 'NHWC'")
+    if len(set(value)) < len(value):
+        raise PoolError(f"layout={value!r} has a letter twice; use each once")
+    if not set(value) - set(APART):
+        raise PoolError(f"layout={value!r} pools nothing, as N, B and C are not pooled; use letters like H and W, too")
+    return value
+
+
+def pooled_letters(layout: str) -> tuple[str, ...]:
+    """The letters of the pooled axes."""
+    return tuple(letter for letter in layout if letter not in APART)
+
+
+def resolve_layout(layout: str, ndim: int) -> tuple[int, ...]:
+    """The axes to pool of an array with these axes."""
+    if len(layout) != ndim:
+        raise PoolError(f"layout={layout!r} has {len(layout)} letters, but x has {ndim} axes; use one letter per axis")
+    return tuple(i for i, letter in enumerate(layout) if letter not in APART)
+
+
+def resolve_axes(axes: tuple[Any, ...] | None, rank: int | None, ndim: int) -> tuple[int, ...]:
     """The axes to pool, in the order that the other arguments list them.
 
     Without `axes`: the last `rank`, and without a rank the last two (the only one of a 1-D array).
     """
+    if axes and isinstance(axes[0], str):
+        raise PoolTypeError(f"axes={axes} are names, but x has none; use numbers, or an xarray.DataArray")
     if axes is None:
         rank = min(2, ndim) if rank is None else rank
         if rank > ndim:

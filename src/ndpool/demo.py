@@ -22,10 +22,10 @@ from typing import Any
 import numpy as np
 
 from . import ops
-from .api import max_unpool
 from .engines import reference
 from .op import Op
 from .picture import window_svg
+from .unpool import max_unpool
 
 Array = np.ndarray[Any, np.dtype[Any]]
 

@@ -1,10 +1,10 @@
-"""What every op record can do, and the three forms of window: `Sliding`, `Adaptive`, `Global`.
+"""What every op record can do: run on arrays, differentiate itself, say what it reads.
 
-A record is a frozen value: its arguments are read and checked once, when it is made. No law is named here (`ops` adds
-them) and no array is touched (engines do that).
+A record is a frozen value: its arguments are read and checked once, when it is made. No law and no form of window is
+named here (`ops` and `forms` add them) and no array is touched (engines do that).
 
 The way of a call: `forward`, `_bind` (the window, and the plan of the first engine that supports it: remembered), the
-plan.
+plan. Arrays that no engine takes go to their adapter (`arrays`), which is asked for where there is no plan.
 """
 
 from __future__ import annotations
@@ -14,29 +14,28 @@ import re
 from abc import ABC, abstractmethod
 from dataclasses import KW_ONLY, MISSING, dataclass, fields, replace
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, final
 
-from . import engines
+import numpy as np
+
+from . import arrays, engines
 from .arguments import (
-    Size,
+    Axes,
     axes_tuple,
     choice,
-    entries,
     fits,
-    flag,
     integer,
+    layout_letters,
     named,
-    paddings,
-    rank_of,
+    pooled_letters,
     resolve_axes,
-    sides,
-    sizes,
-)  # fmt: skip
+    resolve_layout,
+)
 from .engines import Linear, dtypes
 from .engines.dual import plain_namespace
-from .errors import PoolError, PoolTypeError
+from .errors import PoolError, PoolTypeError, warn_once
 from .remembered import Plans, plans_of, remember
-from .spec import Axis, Law, Window, adaptive, each, sliding, whole
+from .spec import Axis, Law, Window, each
 
 
 @lru_cache
@@ -45,36 +44,45 @@ def function_name(record: str) -> str:
     return re.sub(r"(?<!^)(?=[A-Z])", "_", record).lower()
 
 
-Padding = Literal["same"] | int | tuple[int, ...] | tuple[tuple[int, int], ...]
-
-
 @dataclass(frozen=True, repr=False)
 class Op(ABC):
-    """What every record can do. `axes` are the pooled axes; the others (batch, channel, ...) are independent."""
+    """What every record can do.
+
+    `axes` are the pooled axes, by number or (of an array that has them) by name; the others (batch, channel, ...) are
+    independent. `layout` says the same in letters: "NHWC" pools H and W. With `dtype` x is converted first.
+    """
 
     _: KW_ONLY
-    axes: tuple[int, ...] | int | None = None
+    axes: Axes = None
+    layout: str | None = None
+    dtype: Any = None
     empty: Literal["zero", "error"] = "zero"
 
     _plans: ClassVar[Plans]  # `_Bound` by signature
+    _two: ClassVar[bool]  # whether a call gives indices, too
     wants_lists = True  # in a graph, exact scalars come as nested lists
 
     def __post_init__(self) -> None:
         with named(self.name):
             self._check()
-        self._set(_plans=plans_of(type(self), *vars(self).values()))
+        self._set(_plans=plans_of(type(self), *vars(self).values()), _two=getattr(self, "return_indices", False))
 
     def __getstate__(self) -> dict[str, Any]:
         return {field.name: getattr(self, field.name) for field in fields(self)}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self._set(**state)
-        self._set(_plans=plans_of(type(self), *vars(self).values()))
+        self._set(_plans=plans_of(type(self), *vars(self).values()), _two=getattr(self, "return_indices", False))
 
     def _check(self) -> None:
-        self._set(axes=axes_tuple(self.axes))
+        self._set(axes=axes_tuple(self.axes, names=True), layout=layout_letters(self.layout))
+        if self.axes is not None and self.layout is not None:
+            raise PoolError(f"axes={self.axes} and layout={self.layout!r} both say which axes are pooled; give one")
         choice("empty", self.empty, ("zero", "error"))
-        _ = self.law  # raises on bad law arguments
+        law = self.law  # raises on bad law arguments
+        if self.dtype is not None:
+            self._set(dtype=dtypes.typed(self.dtype))
+            dtypes.check(law.kinds, law.name, self.dtype, "the result")
 
     def _set(self, **values: Any) -> None:
         for name, value in values.items():
@@ -99,7 +107,12 @@ class Op(ABC):
 
     def _rank(self) -> int | None:
         """How many axes the arguments speak of, if they say."""
-        return None if not isinstance(self.axes, tuple) else len(self.axes)
+        axes = next(iter(self._named_axes().values()))
+        return None if axes is None else len(axes)
+
+    def _named_axes(self) -> dict[str, Any]:
+        """What names the pooled axes, `axes` or `layout`, by that name: one entry per axis, or None."""
+        return {"axes": self.axes} if self.layout is None else {"layout": pooled_letters(self.layout)}
 
     @abstractmethod
     def _axis(self, n: int, i: int, rank: int) -> Axis:
@@ -112,7 +125,9 @@ class Op(ABC):
 
     def _pooled(self, ndim: int) -> tuple[int, ...]:
         """The same in the order that the other arguments list them."""
-        return resolve_axes(axes_tuple(self.axes), self._rank(), ndim)
+        if self.layout is not None:
+            return resolve_layout(self.layout, ndim)
+        return resolve_axes(axes_tuple(self.axes, names=True), self._rank(), ndim)
 
     def window(self, shape: tuple[int, ...]) -> Window:
         """What each output reads of an array of that shape."""
@@ -149,7 +164,7 @@ class Op(ABC):
     def batched(self, flags: tuple[bool, ...], shapes: tuple[tuple[int, ...], ...]) -> Op:
         """The same op on an array with one more leading axis: its axes counted from the end."""
         ndim = len(shapes[0])
-        return replace(self, axes=tuple(a - ndim for a in self._pooled(ndim)))
+        return replace(self, axes=tuple(a - ndim for a in self._pooled(ndim)), layout=None)
 
     def out_shape(self, shape: tuple[int, ...]) -> tuple[int, ...]:
         """The shape of the result for an input of that shape."""
@@ -158,14 +173,30 @@ class Op(ABC):
     def _shown(self, window: Window) -> tuple[int, ...]:
         return window.out_shape
 
+    def consider(self, shape: tuple[int, ...]) -> None:
+        """Warn, once, where the arguments mean something on an array of that shape, but hardly what was meant."""
+        if said := self._doubt(shape):
+            warn_once(self.name, said)
+
+    def _doubt(self, shape: tuple[int, ...]) -> str:
+        """What to say then; empty where there is no doubt."""
+        return ""
+
     # -- running
 
-    def __call__(self, x: Any) -> Any:
-        """The pooled values, of x's kind and dtype; with `return_indices`, and where each was taken from."""
-        if not getattr(self, "return_indices", False):
+    def __call__(self, x: Any, out: Any = None) -> Any:
+        """The pooled values, of x's kind and dtype; with `return_indices`, and where each was taken from.
+
+        `out` is a NumPy array (or two, with indices) that the result is put into, and which is given back.
+        """
+        if out is None and not self._two:
             return self.forward(x)
         with named(self.name):
+            if out is not None:
+                return self._into(out, x)
             bound = self._bind(x)
+            if type(bound) is not _Bound:
+                return bound.pool(self, x)
             y, indices = bound.plan.winners(x, self.pooled_axes(len(bound.window.axes)))
             return bound.show(y), bound.show(indices)
 
@@ -174,22 +205,42 @@ class Op(ABC):
         bound = self._plans.get(engines.signature(x))
         if bound is None:
             with named(self.name):
-                return self._bind(x).forward(x)
+                bound = self._bind(x)
+                return bound.forward(x) if type(bound) is _Bound else bound.forward(self, x)
         try:  # all questions about such an array have been asked before
             return bound.forward(x)
         except PoolError as error:
             with named(self.name):
                 raise error
 
-    def _bind(self, x: Any) -> _Bound:
-        """Window and plan for x, remembered for arrays like it."""
+    def _into(self, out: Any, x: Any) -> Any:
+        """The result, in `out`."""
+        bound = self._bind(x)
+        if type(bound) is not _Bound or type(x) is not np.ndarray or getattr(self, "return_indices", False):
+            result = self(x)
+            parts = ((out, result),) if not isinstance(result, tuple) else arrays.paired(out, result)
+            for array, part in parts:
+                arrays.check_out(array, part)
+                array[...] = part
+            return out
+        arrays.check_out(out, x, bound.shape)
+        bound.plan.write(x, out if not bound.reshapes else out.reshape(bound.window.out_shape))
+        return out
+
+    def _bind(self, x: Any) -> _Bound | arrays.Adapter:
+        """Window and plan for x, remembered for arrays like it; or the adapter, where no engine takes x as it is."""
         signature = engines.signature(x)
         bound = self._plans.get(signature)
         if bound is None:
+            adapter = arrays.find(x) if signature is None else None
+            if adapter or self.dtype is not None:
+                return adapter or arrays.CONVERTED
             law, xp = self.law, engines.namespace(x)
             if xp:
                 dtypes.check(law.kinds, law.name, x.dtype)
-            window = self.window(engines.shape_of(x))
+            shape = engines.shape_of(x)
+            window = self.window(shape)
+            self.consider(shape)
             rounds = bool(xp) and law.divides and dtypes.kind(x.dtype) == "integer"
             bound = _Bound(window, engines.choose(window, law, x), self._shown(window), xp, rounds)
             if signature is not None:
@@ -200,6 +251,8 @@ class Op(ABC):
         """One forward pass; then `.y`, and `.jvp(dx)` and `.vjp(dy)` as often as wanted, from what it kept."""
         with named(self.name):
             bound = self._bind(x)
+            if type(bound) is not _Bound:
+                return bound.linearize(self, x)
             window, plan, dtype = bound.window, bound.plan, getattr(x, "dtype", None)
             if bound.rounds:
                 raise PoolTypeError(
@@ -238,6 +291,8 @@ class Op(ABC):
         """self(x), and its tangent for the tangent `dx` of x (forward mode): in one pass, where the engine has one."""
         with named(self.name):
             bound = self._bind(x)
+            if type(bound) is not _Bound:
+                return bound.value_and_jvp(self, x, dx)
             if bound.plan.one_pass and _alike(dx, type(x), x.dtype, bound.window.shape):
                 y, dy = bound.plan.value_and_jvp(x, dx)
                 return bound.show(y), bound.show(dy)
@@ -252,7 +307,44 @@ class Op(ABC):
         """The cotangent of x for the cotangent `dy` of self(x) (reverse mode)."""
         return self.linearize(x).vjp(dy)
 
+    def jacobian(self, x: Any) -> Any:
+        """The derivative of each output in each input, of shape (*y's shape, *x's shape): as large as that is.
 
+        >>> from ndpool import AvgPool
+        >>> AvgPool((2,), stride=1).jacobian([1.0, 5.0, 2.0])
+        [[0.5, 0.5, 0], [0, 0.5, 0.5]]
+        """
+        with named(self.name):
+            bound = self._bind(x)
+            if type(bound) is not _Bound:
+                return bound.jacobian(self, x)
+            graph, y = self._in_graph(x)
+            return graph.build(y).jacobian(x)
+
+    def hvp(self, x: Any, dx: Any, dy: Any) -> Any:
+        """The tangent of vjp(x, dy) for the tangent `dx` of x: the Hessian of <dy, self(x)> times dx.
+
+        >>> from ndpool import LpPool
+        >>> LpPool(2, (2,)).hvp([3.0, 4.0], [1.0, 0.0], [1.0])
+        [0.128, -0.096]
+        """
+        with named(self.name):
+            bound = self._bind(x)
+            if type(bound) is not _Bound:
+                return bound.hvp(self, x, dx, dy)
+            graph, y = self._in_graph(x)
+            program = graph.build(graph.sum(y * graph.input(y.shape, "dy")))
+            return program.hvp((x, dy), (dx, None))[0]
+
+    def _in_graph(self, x: Any) -> tuple[Any, Any]:
+        """A new graph, and the variable in it that is self(x)."""
+        from .graph import Graph
+
+        graph = Graph()
+        return graph, graph.push(arrays.values_alone(self), graph.input(engines.shape_of(x), "x"))
+
+
+@final
 class _Bound:
     """What runs a record on arrays of one signature, and the shape in which results are shown."""
 
@@ -291,100 +383,3 @@ def _accept(name: str, tangent: Any, of: str, shape: tuple[int, ...], xp: Any, d
         rule = f"a tangent of {have} is real" if stepped else f"x has {have}"
         fix = "a real dtype" if stepped else have
         raise PoolTypeError(f"{name} has dtype {got}, but {rule}; convert {name} to {fix}")
-
-
-# -- forms: which window -------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, repr=False)
-class Sliding(Op):
-    """A window of `kernel_size` moves by `stride` (default: the kernel) over the input and its `padding`.
-
-    Each is one int for all pooled axes or a tuple with one an axis; padding may be (before, after) an axis, or "same"
-    (outputs = ceil(n / stride)). With ints alone the last two axes are pooled (the only one of a 1-D array).
-    """
-
-    kernel_size: Size
-    stride: Size | None = None
-    padding: Padding = 0
-    _: KW_ONLY
-    dilation: Size = 1
-    ceil_mode: bool = False
-
-    def _check(self) -> None:
-        self._set(
-            kernel_size=sizes("kernel_size", self.kernel_size, 1),
-            stride=None if self.stride is None else sizes("stride", self.stride, 1),
-            padding=paddings(self.padding),
-            dilation=sizes("dilation", self.dilation, 1),
-            ceil_mode=flag("ceil_mode", self.ceil_mode),
-        )
-        super()._check()
-        self._rank()
-
-    def _rank(self) -> int | None:
-        return rank_of(
-            kernel_size=self.kernel_size,
-            stride=self.stride,
-            padding=self.padding,
-            dilation=self.dilation,
-            axes=self.axes,
-        )
-
-    @property
-    def _counts_padding(self) -> bool:
-        return bool(getattr(self, "count_include_pad", False))
-
-    def _axis(self, n: int, i: int, rank: int) -> Axis:
-        k, d = (entries(name, getattr(self, name), rank)[i] for name in ("kernel_size", "dilation"))
-        s = k if self.stride is None else entries("stride", self.stride, rank)[i]
-        p = entries("padding", self.padding, rank)[i]
-        if p == "same":
-            total = max(0, (-(-n // s) - 1) * s + d * (k - 1) + 1 - n)
-            p = (total // 2, total - total // 2)
-        lo, hi = sides(p)
-        fits("the padded size", n + lo + hi)
-        fits("the kernel's extent", d * (k - 1) + 1)
-        return sliding(n, k, s, (lo, hi), d, self.ceil_mode, self._counts_padding)
-
-
-@dataclass(frozen=True, repr=False)
-class Adaptive(Op):
-    """`output_size` bins cover the input: bin o is floor(o n/out) up to ceil((o+1) n/out). None keeps an axis' size."""
-
-    output_size: int | tuple[int | None, ...] | None
-
-    def _check(self) -> None:
-        given = self.output_size
-        if isinstance(given, (tuple, list)):
-            self._set(output_size=tuple(None if n is None else integer("output_size", n, 1) for n in given))
-        elif given is not None:
-            self._set(output_size=integer("output_size", given, 1))
-        super()._check()
-        self._rank()
-
-    def _rank(self) -> int | None:
-        return rank_of(output_size=self.output_size, axes=self.axes)
-
-    def _axis(self, n: int, i: int, rank: int) -> Axis:
-        out = entries("output_size", self.output_size, rank)[i]
-        return each(n) if out is None else adaptive(n, out)
-
-
-@dataclass(frozen=True, repr=False)
-class Global(Op):
-    """One window over all of `axes` (default: the last two), kept as axes of size 1 or dropped (keepdims=False)."""
-
-    _: KW_ONLY
-    keepdims: bool = True
-
-    def _check(self) -> None:
-        flag("keepdims", self.keepdims)
-        super()._check()
-
-    def _axis(self, n: int, i: int, rank: int) -> Axis:
-        return whole(n)
-
-    def _shown(self, window: Window) -> tuple[int, ...]:
-        dropped = () if self.keepdims else self.pooled_axes(len(window.axes))
-        return tuple(n for i, n in enumerate(window.out_shape) if i not in dropped)

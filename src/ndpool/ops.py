@@ -1,6 +1,6 @@
 """Op records: what to pool and how, as frozen values that run and differentiate themselves.
 
-A record is a form (which window: `op.Sliding`, `Adaptive`, `Global`) and a law with its arguments (what is made of it:
+A record is a form (which window: `Sliding`, `Adaptive`, `Global`) and a law with its arguments (what is made of it:
 `_Max`, `_Min`, `_Mean`, `_Sum`, `_SmoothMax`, `_Lp`, `_Own`); each public record is one of each and adds little.
 Argument names are PyTorch's where PyTorch has the argument.
 """
@@ -13,7 +13,8 @@ from typing import Any, get_args
 from .arguments import LIMIT, choice, flag, integer, number
 from .engines import namespace, reference
 from .errors import PoolTypeError
-from .op import Adaptive, Global, Op, Sliding, function_name
+from .forms import Adaptive, Global, Sliding
+from .op import Op, function_name
 from .spec import SUM, Dual, Law, lp, maximum, mean, minimum, smooth_max
 from .spec.law import Nan, Ties
 from .suggest import suggesting

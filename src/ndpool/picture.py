@@ -15,7 +15,7 @@ from functools import partial
 from html import escape
 from itertools import product
 
-from .arguments import axes_tuple, integer, named, resolve_axes
+from .arguments import axes_tuple, integer, named, resolve_axes, resolve_layout
 from .errors import PoolError
 from .op import Op
 from .spec import Axis, Window, each
@@ -40,8 +40,12 @@ def example_shape(op: Op) -> tuple[int, ...]:
     >>> example_shape(MaxPool(3, stride=2, padding=1)), example_shape(AdaptiveMaxPool((3,)))
     ((9, 9), (7,))
     """
-    axes, rank = axes_tuple(op.axes), op._rank()
-    if axes is None:
+    axes, rank = axes_tuple(op.axes, names=True), op._rank()
+    if op.layout is not None:
+        axes = resolve_layout(op.layout, ndim := len(op.layout))
+    elif axes and isinstance(axes[0], str):
+        axes, ndim = tuple(range(len(axes))), len(axes)
+    elif axes is None:
         ndim = 2 if rank is None else rank
     else:
         reach = max((a + 1 if a >= 0 else -a for a in axes), default=0)

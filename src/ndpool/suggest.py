@@ -20,6 +20,7 @@ ARGUMENTS = {
     "divisor_override": ("divisor",),
     "keepdims": ("keepdim", "keep_dim", "keep_dims"),
     "kernel_size": ("kernel", "kernel_shape", "ksize", "pool_size", "size", "window", "window_shape", "window_size"),
+    "layout": ("data_format", "input_layout", "format"),
     "norm_type": ("norm", "ord", "p"),
     "output_size": ("out", "out_size", "output", "output_shape", "size"),
     "padding": ("pad", "pads"),

@@ -293,3 +293,25 @@ def test_flatten_takes_its_start_by_position_and_by_name(start: int) -> None:
     want = (*shape[:start], int(np.prod(shape[start:])))
     assert g.flatten(x, start=start).shape == want
     assert g.flatten(x, start).shape == want
+
+
+# -- parameters --------------------------------------------------------------------------------------------------------
+
+
+def test_parameters_are_inputs_that_are_counted_and_shared():
+    g = ndpool.Graph()
+    x, w = g.input((1, 6, 6), name="x"), g.parameter((2, 1, 3, 3), name="w")
+    program = g.build(g.max_pool(g.conv(x, w), 2))
+    assert "18 parameters" in program.summary()
+    assert [line.split()[-2] for line in program.summary().splitlines() if line.startswith("w ")] == ["18"]
+    assert [node.op.name for node in program.inputs] == ["input", "parameter"]
+    a, b = np.random.default_rng(0).normal(size=(3, 1, 6, 6)), np.ones((2, 1, 3, 3))
+    many = program.batched(3)
+    assert many.input_shapes == ((3, 1, 6, 6), (2, 1, 3, 3))
+    assert np.allclose(many(a, b), [program(one, b) for one in a])
+    assert program.batched(3, ("x", "w")).input_shapes == ((3, 1, 6, 6), (3, 2, 1, 3, 3))
+    for again in (ndpool.Program.from_json(program.to_json()), program.prune(), program.fold_constants()):
+        assert "18 parameters" in again.summary()
+        assert np.array_equal(again(a[0], b), program(a[0], b))
+    with pytest.raises(GraphError, match="parameter: the name 'w' is taken"):
+        g.parameter((1,), name="w")

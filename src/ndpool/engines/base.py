@@ -62,6 +62,10 @@ class Plan(ABC):
         at = self.linearize(x)
         return at.y, at.jvp(dx)
 
+    def write(self, x: Any, out: Any) -> None:
+        """The values of all outputs, put into `out`, an array of their shape and dtype."""
+        out[...] = self.forward(x)
+
     def reshape(self, a: Any, shape: tuple[int, ...]) -> Any:
         """A result, or a cotangent of one, in another shape."""
         return a.__array_namespace__().reshape(a, shape)

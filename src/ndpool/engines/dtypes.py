@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
+import numpy as np
+
 from ..errors import PoolTypeError
 
 # element type -> its kind. Others (int4, float8_e5m2, ...) are refused by name: no engine is tested with them
@@ -29,6 +31,21 @@ def name(dtype: Any) -> str:
 def kind(dtype: Any) -> str:
     """bool, integer, real or complex; the type's own name where it is none of them."""
     return NAMES.get(name(dtype), name(dtype))
+
+
+def typed(dtype: Any) -> str:
+    """The name of an element type given as one, as a Python or NumPy type, or as any library's dtype.
+
+    >>> typed("float32"), typed(float), typed(np.uint8)
+    ('float32', 'float64', 'uint8')
+    """
+    try:
+        found = dtype if isinstance(dtype, str) and dtype in NAMES else np.dtype(dtype).name
+    except TypeError:
+        found = name(dtype)  # another library's, or nobody's
+    if NAMES.get(found) is None:
+        raise PoolTypeError(f"dtype={dtype!r} is not an element type that ndpool takes; use one like 'float32'")
+    return found
 
 
 def check(kinds: Sequence[str], law: str, dtype: Any, of: str = "x") -> None:

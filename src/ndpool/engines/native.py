@@ -259,6 +259,13 @@ class Plan(base.Plan):
         y = self._run(FORWARD, x, x, None, _empty(self.out_shape, x.dtype))
         return y if self.back is None else y.transpose(self.back)
 
+    def write(self, x: Array, out: Array) -> None:
+        y = out.transpose(self.layout.order)
+        if not (y.flags.c_contiguous and y.dtype.isnative and _code(y.dtype)[1]) or np.may_share_memory(x, out):
+            out[...] = self.forward(x)
+        else:
+            self._run(FORWARD, x, self.layout.laid(x), None, y)
+
     def winners(self, x: Array, axes: tuple[int, ...]) -> tuple[Array, Array]:
         numbering = self._relative(self.dtype, x.strides, self.law.first or self.law, axes)
         y, residual = numbering._winners(x)

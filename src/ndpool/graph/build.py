@@ -13,7 +13,7 @@ from ..arguments import integer
 from ..engines import dtypes
 from ..errors import PoolError
 from .node import GraphError, NodeOp, Shape, enter, op_name
-from .program import Const, Input, Node, Program
+from .program import Const, Input, Node, Parameter, Program
 from .table import OPS, find
 
 
@@ -102,12 +102,19 @@ class Graph:
 
     def input(self, shape: Sequence[int], name: str | None = None, dtype: Any = None) -> Var:
         """A value given when the program runs; `dtype` fixes its element type."""
+        return self._given(Input(), shape, name, dtype)
+
+    def parameter(self, shape: Sequence[int], name: str | None = None, dtype: Any = None) -> Var:
+        """An input that is a weight: `summary` counts it, and `batched` gives all samples the same."""
+        return self._given(Parameter(), shape, name, dtype)
+
+    def _given(self, op: Input, shape: Sequence[int], name: str | None, dtype: Any) -> Var:
         sizes = tuple(integer("shape", n, 0) for n in shape)
         name = name or f"x{len(self._inputs)}"
         if name in self._inputs:
-            raise GraphError(f"input: the name {name!r} is taken; inputs need different names")
+            raise GraphError(f"{op.name}: the name {name!r} is taken; inputs need different names")
         self._inputs.add(name)
-        return self._append(Input(), (), sizes, None if dtype is None else dtypes.name(_dtype(dtype)), name)
+        return self._append(op, (), sizes, None if dtype is None else dtypes.name(_dtype(dtype)), name)
 
     def const(self, value: Any, name: str | None = None) -> Var:
         """A fixed value: an array (copied), or a nested list or number of any scalar. Its dtype is that of the run."""

@@ -19,7 +19,7 @@ from ..lazy import lazy
 from ..picture import CARD, COVER, FAINT, FONT, INK, LINE, PAPER, TAP
 from .layout import MARGIN, Layout, crowd
 from .node import NodeOp, op_name
-from .program import Const, Input, Node, Program
+from .program import Const, Input, Node, Parameter, Program
 
 MOST = 20_000  # nodes and bends in a drawing, which takes seconds; the table has no limit
 
@@ -71,7 +71,7 @@ def _shape(shape: tuple[int, ...]) -> str:
 
 
 def _parameters(node: Node) -> int:
-    return math.prod(node.shape) if isinstance(node.op, Const) else 0
+    return math.prod(node.shape) if isinstance(node.op, (Const, Parameter)) else 0
 
 
 def _bytes(node: Node) -> int:
@@ -118,7 +118,7 @@ def summary(program: Program) -> str:
     for node in program.nodes:
         read = ", ".join(_shape(program.nodes[a].shape) for a in node.args[:8]) + ", ..." * (len(node.args) > 8)
         shapes = f"{read} -> {_shape(node.shape)}" if read else _shape(node.shape)
-        held = f"{_parameters(node):,}" if isinstance(node.op, Const) else ""
+        held = f"{_parameters(node):,}" if isinstance(node.op, (Const, Parameter)) else ""
         words = plain(node.label, 32), plain(described(node.op), 60), shapes, node.dtype or ""
         rows.append((*words, held, f"{_bytes(node):,}", marks[node.id]))
     totals = f"{sum(map(_parameters, program.nodes)):,}", f"{sum(map(_bytes, program.nodes)):,}"
@@ -155,7 +155,7 @@ class _Box:
 
     @property
     def kind(self) -> str:
-        return {Input: "input", Const: "const"}.get(type(self.node.op), "op")
+        return "input" if isinstance(self.node.op, Input) else "const" if isinstance(self.node.op, Const) else "op"
 
     @property
     def title(self) -> str:

@@ -20,7 +20,7 @@ from .table import OPS
 from .transform import Mapped
 
 ENTRIES = 1000  # in a tuple: constructors may take time that grows faster than their arguments
-RESERVED = ("input", "const", "mapped")  # names with a meaning of their own in files
+RESERVED = ("input", "parameter", "const", "mapped")  # names with a meaning of their own in files
 
 
 @contextmanager

@@ -28,9 +28,9 @@ from .node import (
     vjp_available,
     zeros_like,
 )
-from .run import Const, Input, Node, Run, alone, raised, tangent_of
+from .run import Const, Input, Node, Parameter, Run, alone, raised, tangent_of
 
-__all__ = ["Const", "Input", "Linearized", "Node", "Program"]
+__all__ = ["Const", "Input", "Linearized", "Node", "Parameter", "Program"]
 
 
 @dataclass(frozen=True)
@@ -282,7 +282,7 @@ class Program:
         return upto(self, node)
 
     def batched(self, n: int, inputs: tuple[str, ...] | None = None) -> Program:
-        """For n samples at once: a leading axis on `inputs` (by default on all) and on what depends on them."""
+        """For n samples at once: a leading axis on `inputs` (all but parameters by default) and what reads them."""
         from .transform import batched
 
         return batched(self, n, inputs)

@@ -28,6 +28,13 @@ class Input:
     name = "input"
 
 
+@dataclass(frozen=True)
+class Parameter(Input):
+    """An input that is a weight: learnt, counted in the summary, and shared by a batch."""
+
+    name = "parameter"
+
+
 @dataclass(frozen=True, eq=False)
 class Const:
     """A fixed value. It follows the run: cast to the inputs' dtype, or taken exactly for other scalars."""

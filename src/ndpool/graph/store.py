@@ -247,14 +247,15 @@ def _rebuild(found: dict[str, Any], archive: Archive | None) -> Program:
 
 
 def _rebuild_node(graph: Graph, said: _Said, archive: Archive | None) -> Var:
-    if said.op in ("input", "const"):
+    if said.op in ("input", "parameter", "const"):
         if said.args:
             raise GraphError(f"{said.op} reads nothing, but has args {said.args[:9]}")
         if said.op == "const":
             return graph.const(_read_const(said, archive), said.name)
         if said.params:
             raise GraphError("an input has no params")
-        return graph.input(said.shape, said.name, said.dtype and _numpy(said.dtype))
+        given = graph.input if said.op == "input" else graph.parameter
+        return given(said.shape, said.name, said.dtype and _numpy(said.dtype))
     return graph.push(read(said.op, said.params), *(Var(graph, a) for a in said.args), name=said.name)
 
 

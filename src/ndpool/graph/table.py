@@ -40,7 +40,7 @@ OPS: dict[str, Callable[..., Any]] = {
 
 def register(name: str, op: Callable[..., Any]) -> None:
     """Let `Graph.<name>(*vars, *arguments)` push `op(*arguments)`; files can hold a dataclass of literals."""
-    if name in OPS or not name.isidentifier() or name in ("input", "const", "push", "build", "nodes"):
+    if name in OPS or not name.isidentifier() or name in ("input", "parameter", "const", "push", "build", "nodes"):
         raise GraphError(f"register: {name!r} is taken or not a name; choose another")
     OPS[name] = op
 

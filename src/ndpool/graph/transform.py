@@ -21,7 +21,7 @@ from .node import (
     vjp_available,
     zeros_like,
 )
-from .program import Const, Input, Node, Program
+from .program import Const, Input, Node, Parameter, Program
 
 
 def copy(
@@ -33,7 +33,7 @@ def copy(
         if node.id in made or (node.id not in program.needed and not isinstance(node.op, Input)):
             continue
         if isinstance(node.op, Input):
-            made[node.id] = graph.input(node.shape, node.name, node.dtype)
+            made[node.id] = graph._given(node.op, node.shape, node.name, node.dtype)
         elif isinstance(op := change(node), Const):
             made[node.id] = graph.const(op.value, node.name)
         else:
@@ -101,9 +101,9 @@ def batched(program: Program, n: int, inputs: tuple[str, ...] | None) -> Program
     leading: set[int] = set()
     for node in program.nodes:
         if isinstance(node.op, Input):
-            if inputs is None or node.label in inputs:
+            if node.label in inputs if inputs is not None else not isinstance(node.op, Parameter):
                 leading.add(node.id)
-            made[node.id] = graph.input((n,) * (node.id in leading) + node.shape, node.name, node.dtype)
+            made[node.id] = graph._given(node.op, (n,) * (node.id in leading) + node.shape, node.name, node.dtype)
         elif node.id not in program.needed:
             continue
         elif isinstance(node.op, Const):

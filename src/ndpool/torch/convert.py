@@ -17,26 +17,30 @@ from torch.nn import Module
 from ..errors import PoolError
 from ..spec import sliding
 from . import functional, private
+from .calls import FoundCall, found_calls
 from .functional import RANKS
 from .nn import TORCH
 
 
 @dataclass(frozen=True)
 class Conversion:
-    """What `convert` did: (name, module) of what it replaced, (name, module, reason) of what it left."""
+    """What `convert` did: (name, module) of what it replaced, (name, module, reason) of what it left; and the calls of
+    torch's pooling functions that it found in the model's code, which it cannot change."""
 
     replaced: tuple[tuple[str, str], ...]
     left: tuple[tuple[str, str, str], ...]
+    called: tuple[FoundCall, ...] = ()
 
     def __str__(self) -> str:
         lines = [f"replaced {len(self.replaced)} pooling modules, left {len(self.left)}"]
         lines += [f"  {name or '(the model)'}: {module}" for name, module in self.replaced]
         lines += [f"  left {name or '(the model)'}: {module}, because {reason}" for name, module, reason in self.left]
-        return "\n".join(lines)
+        return "\n".join([*lines, *(f"  left {call}" for call in self.called)])
 
 
 def convert(model: Module) -> Conversion:
-    """Let every torch.nn pooling module of `model` pool with ndpool, in place, and say which did not.
+    """Let every torch.nn pooling module of `model` pool with ndpool, in place; say which did not, and what its code
+    calls beside them.
 
     A module changes its class and nothing else: hooks, names, state, training mode and shared references stay.
     """
@@ -54,7 +58,7 @@ def convert(model: Module) -> Conversion:
             left.append((name, repr(module), "ndpool has no fractional pooling"))
         elif type(module) not in TORCH.values() and isinstance(module, tuple(TORCH)):
             left.append((name, repr(module), f"{type(module).__qualname__} is a subclass, which may do otherwise"))
-    return Conversion(tuple(replaced), tuple(left))
+    return Conversion(tuple(replaced), tuple(left), found_calls(model, frozenset(_routes())))
 
 
 def _differs(module: Any) -> str:

@@ -103,13 +103,14 @@ def _function(record: type[Op], rank: int | None) -> Callable[..., Any]:
             if is_dynamo_compiling():
                 args, kwargs = fixed(args), {key: fixed(value) for key, value in kwargs.items()}
                 found = _constant_call(name, args, tuple(kwargs.items()))
+                input = found.taken(input)
                 pooling = _constant_pooling(name, args, tuple(kwargs.items()), input.dtype, input.ndim)
                 return routing.traced(found, pooling, input)
             try:
                 found = made(*args, **kwargs)
             except TypeError:  # a list has no hash, nor has a tracer's symbol
                 found = made(*fixed(args), **{key: fixed(value) for key, value in kwargs.items()})
-            return eager(found, input)
+            return eager(found, input if found.dtype is None else found.taken(input))
         except PoolError as error:
             raise _told(name, stem, error) from None
 
@@ -157,7 +158,7 @@ def _dressed(call: Any, record: type[Op], name: str, stem: str, rank: int | None
     else:
         order = ORDER.get(stem, tuple(n for n, p in own.items() if p.kind is not p.KEYWORD_ONLY))
         rest = [own[n].replace(kind=inspect.Parameter.POSITIONAL_OR_KEYWORD) for n in order]
-        others = [p for n, p in own.items() if n not in (*order, "axes")]
+        others = [p for n, p in own.items() if n not in (*order, "axes", "layout")]
         rest += [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in others]
         call.__doc__ = f"Over the last {rank} axes: {described(record)}"
     call.__signature__ = inspect.Signature([first, *rest])

@@ -83,7 +83,7 @@ def of(op: Op, ndim: int) -> Pooling:
     own = {field.name for field in fields(op)}
     axes = tuple(a - ndim for a in op._pooled(ndim))
     changes: dict[str, Any] = {name: value for name, value in plain.items() if name in own}
-    return Pooling(replace(op, axes=axes, **changes))
+    return Pooling(replace(op, axes=axes, layout=None, **changes))
 
 
 @lru_cache(maxsize=1024)

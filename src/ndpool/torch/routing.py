@@ -11,6 +11,7 @@ A `Call` is a function with its arguments read; `eager` and `traced` run it on a
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -18,6 +19,7 @@ from torch import Tensor, strided
 from torch.autograd import forward_ad
 from torch.nn import Parameter
 
+from ..arrays.converted import allows
 from ..engines import native
 from ..engines.dtypes import check, name
 from ..errors import PoolError, PoolTypeError
@@ -47,13 +49,21 @@ class Call:
     whether the result is negated, and the plans for tensors it has seen, which need no more questions."""
 
     def __init__(self, op: Op, rank: int | None = None, negated: bool = False):
-        self.op, self.rank, self.negated = op, rank, negated
+        self.dtype = None if op.dtype is None else getattr(torch, op.dtype)  # what tensors are converted to first
+        self.op, self.rank, self.negated = op if op.dtype is None else replace(op, dtype=None), rank, negated
         self.indices = bool(getattr(op, "return_indices", False))
         self.keeps = bool(getattr(op, "keepdims", True))
-        self.plans = plans_of(Call, op, rank, negated)
+        self.plans = plans_of(Call, self.op, rank, negated)
 
     def pooling(self, ndim: int) -> Pooling:
         return of(self.op, ndim)
+
+    def taken(self, x: Any) -> Any:
+        """x in the dtype that the record asks for."""
+        if self.dtype is None or not isinstance(x, Tensor) or x.dtype is self.dtype:
+            return x
+        allows(x.dtype, name(self.dtype))
+        return x.to(self.dtype)
 
     def accept(self, x: Any) -> None:
         """Raise for what is not a tensor of numbers that the law takes."""

@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 from torch.autograd import Function
 
-from ..api import unpooled_shape
 from ..arguments import choice, entries, sizes
 from ..engines import native
 from ..errors import PoolTypeError
+from ..unpool import unpooled_shape
 from .memory import WORDS, bfloat16, lies_last
 from .routing import NATIVE, PoolRuntimeError, is_plain
 
@@ -27,6 +27,7 @@ def max_unpool(
     output_size: Any = None,
     *,
     axes: Any = None,
+    layout: str | None = None,
     duplicates: str = "last",
 ) -> Tensor:
     """Put each value back where `max_pool(..., return_indices=True)` found it; zeros elsewhere.
@@ -42,7 +43,7 @@ def max_unpool(
     if indices.shape != input.shape:
         raise PoolRuntimeError(f"indices has shape {tuple(indices.shape)}, but input has {tuple(input.shape)}")
     choice("duplicates", duplicates, ("last", "sum"))
-    out, pooled = unpooled_shape(tuple(input.shape), kernel_size, stride, padding, output_size, axes)
+    out, pooled = unpooled_shape(tuple(input.shape), kernel_size, stride, padding, output_size, axes, layout)
     size, last = math.prod([out[a] for a in pooled]), tuple(range(-len(pooled), 0))
     y, at = (t.movedim(pooled, last).flatten(-len(last)) for t in (input, indices))
     seen = not torch.compiler.is_compiling() and is_plain(at) and not at.is_meta

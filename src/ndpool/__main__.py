@@ -1,0 +1,5 @@
+"""`python -m ndpool` is the command `ndpool`."""
+
+from .cli import main
+
+raise SystemExit(main())
