@@ -18,8 +18,10 @@
 #include "kernels.h"
 #include "memory.h"
 #include "plan.h"
+#include "run.h"
 #include "threads.h"
 #include "unpool.h"
+#include "xla.h"
 
 namespace ndpool {
 
@@ -36,6 +38,8 @@ DECLARE(v4)
 #ifdef NDPOOL_HAS_generic
 DECLARE(generic)
 #endif
+
+const Kernels *chosen = nullptr;
 
 namespace {
 
@@ -65,8 +69,6 @@ const std::vector<const Kernels *> &built() {
   }();
   return tables;
 }
-
-const Kernels *chosen = nullptr;
 
 // -- reading arguments
 // ---------------------------------------------------------------------------------------------------
@@ -164,7 +166,6 @@ struct Unlocked {
   }
 };
 
-constexpr i64 SMALL = 16384;    // elements that are not worth giving up the lock
 constexpr i64 LARGE = 1 << 20;  // elements of a unit after which Ctrl-C would come late
 
 // What a task borrows from the interpreter: its arrays, and its plan if it has one.
@@ -235,26 +236,16 @@ bool run_unlocked(const std::shared_ptr<ArrayTask> &task, int threads, i64 unit_
 
 // A run of a plan.
 struct Running final : ArrayTask {
-  Job job{};
-  const Kernels *kernels = chosen;
-  std::vector<char> piece_states;
-  std::vector<i64> missing;
-  std::atomic<i64> refused{0};  // bytes of scratch that there was no memory for
+  Run run;
 
-  Running(PyObject *capsule, const Plan &p, Mode mode, Type tangents) : ArrayTask(chosen->units(p, mode)) {
-    job.plan = &p, job.mode = mode, job.tangent_type = tangents;
-    if (units() > 0 && p.pieces > 1) {
-      i64 outputs = p.tiles * p.axes[0].outputs;
-      piece_states.resize(size_t(outputs * p.pieces * PIECE_BYTES));
-      missing.assign(size_t(outputs), p.pieces);
-      job.piece_states = piece_states.data(), job.missing = missing.data();
-    }
+  Running(PyObject *capsule, const Plan &p, Mode mode, Type tangents)
+      : ArrayTask(chosen->units(p, mode)), run(p, mode, tangents) {
     borrowed.plan = Py_NewRef(capsule);
   }
 
   // Takes hold of x, a, y and b: buffers, or None. Their strides come in the plan's order of axes.
   bool take(PyObject *const *objects, const OwnedPlan &owned) {
-    Array *arrays[4] = {&job.x, &job.a, &job.y, &job.b};
+    Array *arrays[4] = {&run.job.x, &run.job.a, &run.job.y, &run.job.b};
     int n = int(owned.order.size());
     for (int i = 0; i < 4; i++) {
       if (objects[i] == Py_None) continue;
@@ -275,21 +266,16 @@ struct Running final : ArrayTask {
   // What `run` returns, or the error that it raises.
   PyObject *answer() {
     borrowed.give_back();
-    if (i64 bytes = refused)
+    if (i64 bytes = run.refused)
       return PyErr_Format(PyExc_MemoryError, "no memory for %lld bytes of scratch, which a part of this window needs",
                           static_cast<long long>(bytes));
-    return PyBool_FromLong(!job.overflow);
+    return PyBool_FromLong(!run.job.overflow);
   }
 
   void work(bool caller) override {
-    Arena arena = Memory::get().take_arena();
-    for (i64 unit; claim(unit);) {
-      if (kernels->run(job, unit, arena) == Outcome::no_memory) refused = std::max<i64>(1, arena.refused), stop();
-      if (!goes_on(caller)) stop();
-    }
-    Memory::get().give_arena(arena);
+    if (!run.work([&](i64 &unit) { return claim(unit); }, [&] { return goes_on(caller); })) stop();
   }
-  void start_over() override { std::fill(missing.begin(), missing.end(), job.plan->pieces); }
+  void start_over() override { run.start_over(); }
 };
 
 // run(plan, mode, tangent_type, x, a, y, b, threads) -> whether all integer sums fitted
@@ -302,10 +288,8 @@ PyObject *run(PyObject *, PyObject *args) {
   auto *owned = static_cast<OwnedPlan *>(PyCapsule_GetPointer(capsule, "ndpool.plan"));
   if (!owned) return nullptr;
   const Plan &p = owned->plan;
-  i64 elements = p.tiles * p.lanes;
-  for (int i = 0; i < p.rank; i++) elements *= std::max(p.axes[i].size, p.axes[i].outputs);
   try {
-    if (elements < SMALL) {
+    if (Run::elements(p) < SMALL) {
       Running running(capsule, p, Mode(mode), Type(tangents));
       if (!running.take(objects, *owned)) return nullptr;
       running.work(true);
@@ -497,6 +481,11 @@ PyObject *use(PyObject *, PyObject *name) {
   return PyErr_Format(PyExc_ValueError, "this processor, or this build, does not have %R", name);
 }
 
+// The handler that XLA calls, in the capsule that jax.ffi takes.
+PyObject *xla_handler(PyObject *, PyObject *) {
+  return PyCapsule_New(reinterpret_cast<void *>(&xla::run), nullptr, nullptr);
+}
+
 PyObject *in_order(PyObject *, PyObject *capsule) {
   auto *owned = static_cast<OwnedPlan *>(PyCapsule_GetPointer(capsule, "ndpool.plan"));
   if (!owned) return nullptr;
@@ -542,6 +531,7 @@ PyMethodDef methods[] = {
     {"block", block, METH_O, "Memory of that many bytes, with whatever was in it."},
     {"keep", keep, METH_O, "Keep at most that many bytes of blocks that are gone."},
     {"kept", kept, METH_NOARGS, "The bytes kept now."},
+    {"xla_handler", xla_handler, METH_NOARGS, "The handler that runs plans on XLA's buffers, as jax.ffi takes it."},
     {"workers", workers, METH_NOARGS, "The threads of the pool that are alive."},
     {"stream", stream, METH_VARARGS, "Read all of one buffer and write all of another: the floor of any kernel."},
     {"isa", isa, METH_NOARGS, "The instruction set in use."},
@@ -563,9 +553,10 @@ PyMODINIT_FUNC PyInit__native() {
   }
   chosen = built().back();
   // From here on a fork is safe at any moment: no lock is copied in a locked state.
-  static bool forks = pthread_atfork([] { Pool::get().before_fork(), Memory::get().before_fork(); },
-                                     [] { Memory::get().after_fork(), Pool::get().after_fork_in_parent(); },
-                                     [] { Memory::get().after_fork(), Pool::get().after_fork_in_child(); }) == 0;
+  static bool forks = pthread_atfork(
+                          [] { xla::before_fork(), Pool::get().before_fork(), Memory::get().before_fork(); },
+                          [] { Memory::get().after_fork(), Pool::get().after_fork_in_parent(), xla::after_fork(); },
+                          [] { Memory::get().after_fork(), Pool::get().after_fork_in_child(), xla::after_fork(); }) == 0;
   if (!forks) return PyErr_NoMemory();
   if (!held_type) held_type = reinterpret_cast<PyTypeObject *>(PyType_FromSpec(&spec));
   if (!held_type) return nullptr;
