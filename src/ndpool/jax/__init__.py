@@ -10,9 +10,30 @@ from typing import Any
 
 from . import functional
 from .functional import apply
+from .lax import reduce_window
 
-__all__ = ["apply"]
-__all__ += functional.NAMES
+__all__ = [
+    "adaptive_avg_pool",
+    "adaptive_lp_pool",
+    "adaptive_max_pool",
+    "adaptive_min_pool",
+    "adaptive_smooth_max_pool",
+    "adaptive_sum_pool",
+    "apply",
+    "avg_pool",
+    "global_avg_pool",
+    "global_lp_pool",
+    "global_max_pool",
+    "global_min_pool",
+    "global_smooth_max_pool",
+    "global_sum_pool",
+    "lp_pool",
+    "max_pool",
+    "min_pool",
+    "reduce_window",
+    "smooth_max_pool",
+    "sum_pool",
+]  # fmt: skip
 
 globals().update({name: getattr(functional, name) for name in functional.NAMES})
 

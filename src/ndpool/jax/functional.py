@@ -23,7 +23,7 @@ from ..record_text import NAMED
 from . import composed, learnable, primitives
 from .pooled import Pooled, first_winner, of
 
-NAMES = tuple(map(function_name, NAMED))  # of the functions: the records whose law is ndpool's
+NAMES = list(map(function_name, NAMED))  # of the functions: the records whose law is ndpool's
 
 
 def apply(op: Op, x: Any) -> Any:
