@@ -67,10 +67,11 @@ class _Sliding(_Module):
             dims, strides = _entries("kernel_size", self.kernel_size, rank), _entries("stride", self.stride, rank)
             pads = [p if isinstance(p, Sequence) else (p, p) for p in _entries("padding", self.padding, rank)]
             if self.use_ceil:  # a last window that hangs over
-                over = [
-                    (n + lo + hi - k) % s for n, (lo, hi), k, s in zip(x.shape[1:], pads, dims, strides, strict=True)
+                whole = [
+                    (n + lo + hi - k) % s == 0
+                    for n, (lo, hi), k, s in zip(x.shape[1:], pads, dims, strides, strict=True)
                 ]
-                pads = [(lo, hi + s * (o > 0)) for (lo, hi), s, o in zip(pads, strides, over, strict=True)]
+                pads = [(lo, hi if fits else hi + s) for (lo, hi), s, fits in zip(pads, strides, whole, strict=True)]
             return self._pool(x, (1, *dims), (1, *strides), ((0, 0), *pads))
 
     def _pool(self, x: Array, dims: Any, strides: Any, pads: Any) -> Array:
@@ -111,11 +112,11 @@ def _pieces(record: Callable[..., Op], x: Array, axis: int, outputs: int) -> Arr
     size, longer = divmod(n, outputs)
     ends = longer * (size + 1)
     pool = partial(record, axes=(axis,))
-    parts = [
-        (jax.lax.slice_in_dim(x, 0, ends, axis=axis), size + 1),
-        (jax.lax.slice_in_dim(x, ends, n, axis=axis), size),
+    parts = [(0, ends, size + 1), (ends, n, size)]
+    pooled = [
+        apply(pool((k,)), jax.lax.slice_in_dim(x, start, stop, axis=axis)) for start, stop, k in parts if start < stop
     ]
-    return jnp.concatenate([apply(pool((k,)), part) for part, k in parts if part.shape[axis]], axis=axis)
+    return jnp.concatenate(pooled, axis=axis)
 
 
 def _module(base: type[_Module], name: str, rank: int, doc: str, **fields: Any) -> type[Any]:

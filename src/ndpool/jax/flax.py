@@ -63,8 +63,8 @@ def _windows(inputs: Array, window_shape: Any, strides: Any, padding: Any) -> Wi
     batch = inputs.ndim - len(window_shape) - 1
     if batch < 0:
         raise PoolError(
-            f"window_shape={window_shape} has {len(window_shape)} entries for inputs of {inputs.ndim} axes, the last of "
-            f"which is channels; give at most {inputs.ndim - 1}"
+            f"window_shape={window_shape} has {len(window_shape)} entries for inputs of {inputs.ndim} axes, of which "
+            f"the last is channels; give at most {inputs.ndim - 1}"
         )
     strides = (1,) * len(window_shape) if strides is None else tuple(strides)
     if not isinstance(padding, str):

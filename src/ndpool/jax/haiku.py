@@ -55,5 +55,6 @@ def _entries(value: Array, size: int | Sequence[int], channel_axis: int | None) 
         return (1,) * (value.ndim - len(size)) + tuple(size)
     if channel_axis is not None and not -value.ndim <= channel_axis < value.ndim:
         raise PoolError(f"channel_axis={channel_axis} is no axis of a value of {value.ndim}; use -1 to 1")
-    skipped = {0} if channel_axis is None else {0, channel_axis % value.ndim}
-    return tuple(1 if i in skipped else operator.index(size) for i in range(value.ndim))
+    ndim: int = value.ndim
+    skipped = {0} if channel_axis is None else {0, channel_axis % ndim}
+    return tuple(1 if i in skipped else operator.index(size) for i in range(ndim))

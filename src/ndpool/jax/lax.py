@@ -183,7 +183,7 @@ def read(
         sizes = [max(0, (n - 1) * d + 1) for n, d in zip(shape, spread, strict=True)]
         pads = jax.lax.padtype_to_pads(sizes, windows.extents, strides, padding.upper())
     else:
-        pads = padding  # type: ignore[assignment]
+        pads = padding
     try:
         read = tuple((operator.index(lo), operator.index(hi)) for lo, hi in pads)
     except (TypeError, ValueError):
