@@ -51,10 +51,10 @@ def _rule(padding: str) -> str:
 
 def _entries(value: Array, size: int | Sequence[int], channel_axis: int | None) -> tuple[int, ...]:
     """One entry for each axis of value."""
-    if isinstance(size, Sequence):
-        return (1,) * (value.ndim - len(size)) + tuple(size)
-    if channel_axis is not None and not -value.ndim <= channel_axis < value.ndim:
-        raise PoolError(f"channel_axis={channel_axis} is no axis of a value of {value.ndim}; use -1 to 1")
     ndim: int = value.ndim
+    if isinstance(size, Sequence):
+        return (1,) * (ndim - len(size)) + tuple(size)
+    if channel_axis is not None and not -ndim <= channel_axis < ndim:
+        raise PoolError(f"channel_axis={channel_axis} is no axis of a value of {ndim}; use {-ndim} to {ndim - 1}")
     skipped = {0} if channel_axis is None else {0, channel_axis % ndim}
     return tuple(1 if i in skipped else operator.index(size) for i in range(ndim))

@@ -1,6 +1,7 @@
-"""`reduce_window` as jax.lax has it, for max, min and add: windows over all axes, padding that is the initial value.
+"""`reduce_window` as jax.lax has it, for max, min and add: windows over all axes of the operand.
 
-What lax calls dilation of the base is zeros (here: initial values) between the elements of the operand.
+Padding, and what dilation of the base puts between elements, is not read; the initial value is folded in once, for each
+output, which is what XLA does.
 """
 
 from __future__ import annotations
@@ -112,28 +113,31 @@ def reduce_window(
     with named("reduce_window"):
         operand = array(operand, "operand")
         monoid = _monoid(computation)
-        given = read(operand.shape, window_dimensions, window_strides, padding, base_dilation, window_dilation)
-        windows, spread = given
-        neutral = _is_neutral(init_value, monoid.neutral(operand.dtype))
-        init = jnp.asarray(monoid.neutral(operand.dtype) if neutral else init_value, operand.dtype)
+        windows, spread = read(
+            operand.shape, window_dimensions, window_strides, padding, base_dilation, window_dilation
+        )
+        nothing = monoid.neutral(operand.dtype)
+        y = _reduced(operand, jnp.asarray(nothing, operand.dtype), monoid, windows, spread)
+        if _is(init_value, nothing):
+            return y
+        init = jnp.asarray(init_value, operand.dtype)
         if init.ndim:
             raise PoolTypeError(f"init_value has shape {init.shape}; give it a scalar")
-        y = _reduced(operand, init, monoid, windows, spread, neutral)
-        return y if neutral else monoid.function(y, init)
+        return monoid.function(y, init)
 
 
-def _reduced(operand: Array, init: Array, monoid: Monoid, windows: Windows, spread: Any, neutral: bool) -> Array:
-    """The fold of each window. Padding is the record's own where it stands for nothing, else elements."""
+def _reduced(operand: Array, nothing: Array, monoid: Monoid, windows: Windows, spread: Any) -> Array:
+    """The fold of each window. What is not there is not read, where the record has words for it, else `nothing`."""
     sizes = [max(0, (n - 1) * d + 1) for n, d in zip(operand.shape, spread, strict=True)]
     outputs = windows.outputs(sizes)
     if 0 in outputs:
         return jnp.zeros(outputs, operand.dtype)
-    inside = all(lo >= 0 and hi >= 0 for lo, hi in windows.pads) and set(spread) <= {1} and neutral
+    inside = all(lo >= 0 and hi >= 0 for lo, hi in windows.pads) and set(spread) <= {1}
     op = windows.record(monoid.record) if inside else None
     if op is None or _reads_nothing(op, operand.shape):
         config = [(lo, hi, d - 1) for (lo, hi), d in zip(windows.pads, spread, strict=True)]
         if any(entry != (0, 0, 0) for entry in config):
-            operand = jax.lax.pad(operand, init, config)
+            operand = jax.lax.pad(operand, nothing, config)
         op = windows.without_pads().record(monoid.record)
     return operand if op is None else apply(op, operand)
 
@@ -149,14 +153,13 @@ def _monoid(computation: Any) -> Monoid:
         ) from None
 
 
-def _is_neutral(init: Any, neutral: Any) -> bool:
+def _is(init: Any, nothing: Any) -> bool:
     """Whether init is known to change nothing; of infinity, integers know the nearest."""
     if isinstance(init, jax.core.Tracer) or np.ndim(init):
         return False
-    init = np.asarray(init)
-    if abs(neutral) > 0 and isinstance(neutral, int) and np.issubdtype(init.dtype, np.floating):
-        return bool(np.isinf(init) and (init < 0) == (neutral <= 0))
-    return bool(init == neutral)
+    if isinstance(nothing, int) and np.isinf(float(init)):
+        return bool((init < 0) == (nothing <= 0))
+    return bool(init == nothing)
 
 
 def _reads_nothing(op: Op, shape: tuple[int, ...]) -> bool:
@@ -180,8 +183,7 @@ def read(
     if isinstance(padding, str):
         if padding.upper() not in ("SAME", "VALID", "SAME_LOWER"):
             raise PoolError(f'padding={padding!r} is not a rule; use "SAME", "SAME_LOWER", "VALID" or pairs of ints')
-        sizes = [max(0, (n - 1) * d + 1) for n, d in zip(shape, spread, strict=True)]
-        pads = jax.lax.padtype_to_pads(sizes, windows.extents, strides, padding.upper())
+        pads = jax.lax.padtype_to_pads(shape, windows.extents, strides, padding.upper())  # as lax: before it is spread
     else:
         pads = padding
     try:
