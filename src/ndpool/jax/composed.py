@@ -7,6 +7,7 @@ Which tap won is told as the engines do: row-major among the taps of a window be
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 import jax
@@ -14,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from ..engines.along import along
-from ..engines.dtypes import wide
+from ..engines.dtypes import kind, wide
 from ..engines.portable import Portable
 from ..spec import Axis
 from .pooled import Pooled
@@ -44,7 +45,9 @@ def _portable(one: Pooled) -> Portable:
 
 
 def _forward(one: Pooled, x: Array) -> list[Array]:
-    return [_portable(one).forward(x)]
+    # whole numbers are summed in 64 bits, also where JAX as the user has it knows none
+    with jax.enable_x64(True) if one.law.linear and kind(x.dtype) == "integer" else nullcontext():
+        return [_portable(one).forward(x)]
 
 
 def _winners(one: Pooled, x: Array) -> list[Array]:

@@ -75,16 +75,17 @@ def _function(record: type[Op]) -> Callable[..., Any]:
 
     def call(x: Any, /, *args: Any, **kwargs: Any) -> Any:
         try:
-            op = made(*args, **kwargs)
-        except TypeError:  # an argument without a hash: a list, or a traced value
-            if learns and isinstance((given := _named(own, args, kwargs)).get(learns), jax.Array):
-                parameter = given.pop(learns)
-                _reject_traced(name, given)
-                with named(name):
-                    return learnable.LEARNT[learns](record, given, array(x), parameter, apply)
-            _reject_traced(name, _named(own, args, kwargs))
-            op = record(*args, **kwargs)
-        return apply(op, x)
+            return apply(made(*args, **kwargs), x)
+        except TypeError as error:
+            if isinstance(error, PoolTypeError) or not str(error).startswith("unhashable"):
+                raise
+        given = _named(own, args, kwargs)  # an argument without a hash: a list, or a JAX array
+        parameter = given.pop(learns) if learns and isinstance(given.get(learns), jax.Array) else None
+        _reject_traced(name, given)
+        if parameter is None:
+            return apply(record(*args, **kwargs), x)
+        with named(name):
+            return learnable.LEARNT[learns](record, given, array(x), parameter, apply)  # type: ignore[index]
 
     first = inspect.Parameter("x", inspect.Parameter.POSITIONAL_ONLY, annotation=Any)
     call.__signature__ = own.replace(parameters=[first, *own.parameters.values()], return_annotation=Any)  # type: ignore[attr-defined]

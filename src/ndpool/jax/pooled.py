@@ -70,13 +70,10 @@ def of(op: Op, shape: Shape) -> Pooled:
             f"{op.name}: axis {fixed[0]} is pooled and has the symbolic size {shape[fixed[0]]}; "
             "give pooled axes numbers (other axes may be symbolic)"
         )
-    if all(isinstance(n, int) for n in shape):
-        return pooled(op.law, op.window(shape))
     # the window of the numbers, checked; then the symbols in their places
     known = op.window(tuple(n if isinstance(n, int) else 1 for n in shape)).axes
-    return pooled(
-        op.law, Window(tuple(a if isinstance(n, int) else each(n) for a, n in zip(known, shape, strict=True)))
-    )
+    axes = (a.simplified() if isinstance(n, int) else each(n) for a, n in zip(known, shape, strict=True))
+    return pooled(op.law, Window(tuple(axes)))
 
 
 def first_winner(one: Pooled) -> Pooled:
