@@ -34,6 +34,7 @@ from .calls import distinct
 
 STEPS = ("forward", "grad", "jvp")
 LAST = ", channels last"
+PATCHES = "logsumexp of patches"
 RIVALS = ("reduce_window", f"reduce_window{LAST}", "torch")
 QUICK_CALLS = 30
 MOST_BYTES = 32 * 2**20  # of an input
@@ -115,6 +116,19 @@ def rival(op: ndpool.Op, slide: Slide, shape: tuple[int, ...], last: bool) -> Ca
     return None
 
 
+def by_patches(op: ndpool.SmoothMaxPool, slide: Slide) -> Callable[[Any], Any]:
+    """Smooth max that is stable in each window: reduce_window's shift is one for all, so far-off windows underflow."""
+    import jax
+    from jax import lax
+
+    def pooled(x: Any) -> Any:
+        taps = lax.conv_general_dilated_patches(x, slide.kernel, slide.stride, slide.pads)
+        taps = taps.reshape(*x.shape[:2], -1, *taps.shape[2:])
+        return jax.nn.logsumexp(op.beta * taps, axis=2) / op.beta
+
+    return pooled
+
+
 def torchs(op: ndpool.Op, slide: Slide) -> Callable[[Any], Any] | None:
     """The same by torch, where it is one call of it."""
     import torch.nn.functional as F
@@ -162,6 +176,8 @@ def contenders(op: ndpool.Op, shape: tuple[int, ...], step: str, jitted: bool) -
         axes = tuple(a - len(shape) - last for a in op.pooled_axes(len(shape)))
         spelled.append((f"ndpool.jax{layout}", partial(npx.apply, replace(op, axes=axes)), last))
         spelled.append((f"reduce_window{layout}", rival(op, slide, shape, last), last))
+    if isinstance(op, ndpool.SmoothMaxPool):
+        spelled.append((PATCHES, by_patches(op, slide), False))
     want = None
     for name, f, last in spelled:
         if f is None:
