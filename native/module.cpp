@@ -553,10 +553,10 @@ PyMODINIT_FUNC PyInit__native() {
   }
   chosen = built().back();
   // From here on a fork is safe at any moment: no lock is copied in a locked state.
-  static bool forks = pthread_atfork(
-                          [] { xla::before_fork(), Pool::get().before_fork(), Memory::get().before_fork(); },
-                          [] { Memory::get().after_fork(), Pool::get().after_fork_in_parent(), xla::after_fork(); },
-                          [] { Memory::get().after_fork(), Pool::get().after_fork_in_child(), xla::after_fork(); }) == 0;
+  static bool forks =
+      pthread_atfork([] { xla::before_fork(), Pool::get().before_fork(), Memory::get().before_fork(); },
+                     [] { Memory::get().after_fork(), Pool::get().after_fork_in_parent(), xla::after_fork(); },
+                     [] { Memory::get().after_fork(), Pool::get().after_fork_in_child(), xla::after_fork(); }) == 0;
   if (!forks) return PyErr_NoMemory();
   if (!held_type) held_type = reinterpret_cast<PyTypeObject *>(PyType_FromSpec(&spec));
   if (!held_type) return nullptr;

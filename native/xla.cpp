@@ -4,8 +4,8 @@
 // after jax.export, or from a cache on disk. src/ndpool/jax/ffi.py writes them:
 //
 //     FORMAT, mode, law, ties, ignore_nan, flip, mean, parameter (the bits of a double), divisor, rank,
-//     then for each of `rank` pooled axes: its place in the order of folds, its step of taps,
-//                                          and 8 numbers, or (size, outputs, 0, ...) for bins
+//     then for each of `rank` pooled axes 8 numbers as `OwnedAxis::sliding` takes them, or (size, outputs, 0, ...):
+//     bins
 //
 // Sizes of the axes that are not pooled are the buffers': [lead, pooled axes, lanes], dense. Plans are kept.
 #include "xla.h"
@@ -17,6 +17,7 @@
 #include <mutex>
 #include <string>
 #include <unordered_map>
+#include <utility>
 
 #include "plan.h"
 #include "run.h"
@@ -26,7 +27,8 @@ namespace ndpool::xla {
 namespace {
 
 constexpr i64 FORMAT = 1;
-constexpr size_t HEAD = 10, PER_AXIS = 10;
+constexpr size_t HEAD = 10, PER_AXIS = 8;
+constexpr i64 LIMIT = i64(1) << 31;  // of the numbers of an axis: no product of two is beyond 64 bits
 constexpr size_t MOST_PLANS = 512;
 
 struct Wrong {  // what stands in the way
@@ -64,17 +66,20 @@ std::shared_ptr<const OwnedPlan> make(const Key &key) {
   std::memcpy(&p.parameter, &key[7], sizeof p.parameter);
   p.divisor = key[8], p.lead = 1, p.sizes[0] = key[key.size() - 3], p.lanes = key[key.size() - 2];
   p.type = Type(key.back());
-  std::vector<bool> seen(rank);
-  for (size_t i = 0; i < rank; i++) {
+  i64 taps = 1;  // of the axes behind this one
+  for (size_t i = rank; i-- > 0;) {
     const i64 *f = key.data() + HEAD + i * PER_AXIS;
-    bool bins = f[4] == 0;
-    bool valid = is_between(f[0], 0, i64(rank) - 1) && !seen[size_t(f[0])] && f[1] > 0 && f[2] > 0 && f[3] > 0;
-    valid = valid && (bins || (f[4] > 0 && f[5] > 0 && f[6] > 0 && f[8] >= 0 && f[9] >= 0));
+    bool bins = f[2] == 0, valid = f[0] > 0 && f[1] > 0;
+    for (size_t k = 0; k < PER_AXIS; k++) valid = valid && is_between(f[k], k == 5 ? -LIMIT : 0, LIMIT);
+    valid = valid && (bins || (f[3] > 0 && f[4] > 0));
     if (!valid) refuse("the plan of this program has an axis that is none");
-    seen[size_t(f[0])] = true;
-    p.order[f[0]] = int32_t(i), p.tap_steps[i] = f[1], p.position_steps[i] = 0;
-    owned->axes.push_back(bins ? OwnedAxis::bins(f[2], f[3])
-                               : OwnedAxis::sliding(f[2], f[3], f[4], f[5], f[6], f[7], f[8], f[9]));
+    OwnedAxis axis =
+        bins ? OwnedAxis::bins(f[0], f[1]) : OwnedAxis::sliding(f[0], f[1], f[2], f[3], f[4], f[5], f[6], f[7]);
+    p.tap_steps[i] = taps, p.position_steps[i] = 0;
+    // folds go from the last axis to the first, which keeps row-major order among equals
+    p.order[rank - 1 - i] = int32_t(i);
+    if (__builtin_mul_overflow(taps, axis.axis.most_taps, &taps)) refuse("the windows of this program have no end");
+    owned->axes.insert(owned->axes.begin(), std::move(axis));
   }
   owned->finish();
   return owned;
@@ -95,22 +100,16 @@ std::shared_ptr<const OwnedPlan> plan_of(const Key &key) {
 // -- buffers
 // -------------------------------------------------------------------------------------------------------------
 
+constexpr std::pair<DataType, Type> TYPES[] = {
+    {DataType::boolean, Type::u8}, {DataType::i8, Type::i8},   {DataType::i16, Type::i16}, {DataType::i32, Type::i32},
+    {DataType::i64, Type::i64},    {DataType::u8, Type::u8},   {DataType::u16, Type::u16}, {DataType::u32, Type::u32},
+    {DataType::u64, Type::u64},    {DataType::f16, Type::f16}, {DataType::f32, Type::f32}, {DataType::f64, Type::f64},
+    {DataType::bf16, Type::bf16},
+};
+
 Type type_of(DataType type) {
-  switch (type) {
-    case DataType::boolean: return Type::u8;
-    case DataType::i8: return Type::i8;
-    case DataType::i16: return Type::i16;
-    case DataType::i32: return Type::i32;
-    case DataType::i64: return Type::i64;
-    case DataType::u8: return Type::u8;
-    case DataType::u16: return Type::u16;
-    case DataType::u32: return Type::u32;
-    case DataType::u64: return Type::u64;
-    case DataType::f16: return Type::f16;
-    case DataType::f32: return Type::f32;
-    case DataType::f64: return Type::f64;
-    case DataType::bf16: return Type::bf16;
-  }
+  for (auto [theirs, ours] : TYPES)
+    if (theirs == type) return ours;
   refuse("the kernels do not take elements of this type");
 }
 
@@ -131,32 +130,26 @@ const Numbers &numbers(const Attributes &from) {
   refuse("this program calls ndpool without a plan");
 }
 
-// What each mode is given, and gives.
+// What each mode is given, and gives: the first argument may be which tap won, the last may lie as outputs do, and the
+// results as inputs.
 struct Signature {
   int arguments, results;
-  bool residual;          // the first argument is which tap won
-  bool from_in, from_out;  // sides of the last argument: as inputs lie, or as outputs
-  bool to_in;              // the side of the results
+  bool residual, from_outputs, to_inputs;
 };
-
-Signature signature(Mode mode) {
-  switch (mode) {
-    case Mode::forward: return {1, 1, false, true, false, false};
-    case Mode::winners: return {1, 2, false, true, false, false};
-    case Mode::jvp: return {2, 1, false, true, false, false};
-    case Mode::vjp: return {2, 1, false, false, true, true};
-    case Mode::jvp_by_winner: return {2, 1, true, true, false, false};
-    case Mode::vjp_by_winner: return {2, 1, true, false, true, true};
-    default: refuse("the plan of this program names a mode that is not known");
-  }
-}
+constexpr Signature SIGNATURES[] = {
+    {1, 1, false, false, false},  // forward
+    {1, 2, false, false, false},  // winners
+    {2, 1, false, false, false},  // jvp
+    {2, 1, false, true, true},    // vjp
+    {2, 1, true, false, false},   // jvp_by_winner
+    {2, 1, true, true, true},     // vjp_by_winner
+};
 
 // An array of the plan: its memory, and its strides, once its shape is what the plan says.
 void take(Array &to, const Buffer &from, const Plan &p, bool out, i64 bytes) {
   int n = p.rank + 2;
   bool fits = from.rank == n && from.dims[0] == p.sizes[0] && from.dims[n - 1] == p.lanes;
-  for (int i = 0; fits && i < p.rank; i++)
-    fits = from.dims[i + 1] == (out ? p.axes[i].outputs : p.axes[i].size);
+  for (int i = 0; fits && i < p.rank; i++) fits = from.dims[i + 1] == (out ? p.axes[i].outputs : p.axes[i].size);
   if (!fits || BYTES[int(type_of(from.type))] != bytes) refuse("an array has not the shape or type that its plan has");
   to.data = static_cast<char *>(from.data);
   for (int k = n - 1; k >= 0; k--) to.strides[k] = bytes, bytes *= from.dims[k];
@@ -244,8 +237,10 @@ void run_shared(const Frame &frame, const std::shared_ptr<Shared> &shared) {
 void call(const Frame &frame) {
   const Numbers &given = numbers(frame.attributes);
   const auto *first = static_cast<const i64 *>(given.data);
+  if (!is_between(first[1], 0, int(Mode::vjp_by_winner)))
+    refuse("the plan of this program names a mode that is not known");
   auto mode = Mode(first[1]);
-  Signature sides = signature(mode);
+  const Signature &sides = SIGNATURES[first[1]];
   // the vjp of a linear law asks for no x
   bool no_x = mode == Mode::vjp && frame.arguments.count == 1;
   if (frame.arguments.count != sides.arguments - no_x || frame.results.count != sides.results)
@@ -265,10 +260,10 @@ void call(const Frame &frame) {
   if (sides.arguments == 1) {
     take(job.x, last, p, false, bytes);
   } else {
-    take(job.a, last, p, sides.from_out, bytes);
+    take(job.a, last, p, sides.from_outputs, bytes);
     if (!no_x) take(job.x, buffer(frame.arguments, 0), p, sides.residual, sides.residual ? p.residual_bytes : bytes);
   }
-  take(job.y, buffer(frame.results, 0), p, !sides.to_in, bytes);
+  take(job.y, buffer(frame.results, 0), p, !sides.to_inputs, bytes);
   if (sides.results == 2) take(job.b, buffer(frame.results, 1), p, true, p.residual_bytes);
 
   if (Run::elements(p) < SMALL)

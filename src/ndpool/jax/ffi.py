@@ -26,6 +26,7 @@ from .pooled import Pooled
 TARGET = "ndpool.run"  # what programs call
 FORMAT = 1  # of the numbers; native/xla.cpp has it, too
 PER_AXIS = 8
+LIMIT = 1 << 31  # of the numbers of an axis
 
 MODES = {
     "forward": native.FORWARD,
@@ -70,6 +71,8 @@ def serves(one: Pooled, mode: str, dtype: Any) -> bool:
     """Whether it runs that mode on such elements."""
     if not available() or not native.serves(_sized(one.window), one.law, dtype):
         return False
+    if any(abs(n) > LIMIT for i in one.pooled_axes for n in native.formula(one.window.axes[i]) or ()):
+        return False
     differentiates = mode in ("forward", "winners") or kind(dtype) == "real"
     return differentiates and len(one.pooled_axes) < native.MOST_AXES - 2
 
@@ -112,15 +115,12 @@ def numbers(one: Pooled, mode: str, folded: tuple[Axis, ...]) -> tuple[int, ...]
     """The plan, as native/xla.cpp reads it."""
     to = LAWS[one.law.name](*one.law.params)
     bits = int(np.float64(to.parameter).view(np.int64))
-    rank = len(folded)
-    taps = [axis.taps for axis in folded]
-    head = (FORMAT, MODES[mode], to.code, to.ties, to.ignore_nan, to.flip, to.mean, bits, to.divisor, rank)
+    head = (FORMAT, MODES[mode], to.code, to.ties, to.ignore_nan, to.flip, to.mean, bits, to.divisor, len(folded))
     found = list(map(int, head))
-    for i, axis in enumerate(folded):
+    for axis in folded:
         formula = native.formula(axis)
         assert formula is not None
-        # folds go from the last axis to the first, which keeps row-major order among equals
-        found += [rank - 1 - i, math.prod(taps[i + 1 :]), *formula, *[0] * (PER_AXIS - len(formula))]
+        found += [*formula, *[0] * (PER_AXIS - len(formula))]
     return tuple(found)
 
 
