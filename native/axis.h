@@ -49,6 +49,12 @@ struct Axis {
   bool as_columns;  // rows are better folded as columns: many of their outputs are unlike their neighbours
   bool gaps;        // some output may read nothing
 
+  // Whether windows lie one after another, from the first position to the last.
+  bool tiles() const {
+    return slides && origin == 0 && stride * outputs == size && (most_taps - 1) * step < stride && whole_from == 0 &&
+           whole_to == outputs;
+  }
+
   INLINE Cover covers(i64 o) const;
   INLINE i64 start(i64 o) const { return covers(o).start; }
 

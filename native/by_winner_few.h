@@ -151,36 +151,35 @@ template <class T> struct CompareTaps {
 // The cotangents of a band of inputs, row by row. A row is the innermost axis, beyond whose ends lie outputs that
 // nobody won, so that all inputs of a phase have their readers in the same places; or it is the lanes.
 template <class T> struct CompareReaders {
-  using I = Int<T>;
   const Plan &p;
   Part of;              // inputs
   Span span;            // outputs of the outermost axis that read them
   int outer;            // axes that lie across the rows
   i64 begin = 0, end;   // inputs of a row
   i64 held = 0, holds;  // outputs that are there for a row: the first, how many
-  i64 low = 0, width;   // outputs before them that are not there; all
+  i64 low = 0, width;   // outputs before them that are not there; from one row to the next
+  i64 laid;             // outputs of all rows, with those that are not there
   i64 phases = 1;       // 2 if every other input has its readers in the same places
   i64 rows = 1;         // of outputs
   i64 places[MOST_AXES];
-  I *winners;
-  T *room;
+  uint8_t *room_of_winners = nullptr;
+  T *room = nullptr;
+  const uint8_t *winners;
   const T *dy;
 
-  // Adding each output to its winner is faster where rows have fewer outputs than this and a tile stays in the nearest
-  // cache: its inputs are written twice then, once with zeros.
-  static constexpr i64 SHORT_ROW = 48, SMALL_TILE = 16384 / sizeof(T);
+  // Rows of fewer outputs cost more to begin than to look their winners up, unless they go together as one long row.
+  static constexpr i64 SHORTEST_ROW = 12;
 
   // Whether few enough outputs read an input, at strides that vectors can follow.
   static bool serves(const Plan &p) {
     const Axis &inner = p.axes[p.rank - 1];
-    i64 met = 1, tile = 1;
-    for (int i = 0; i < p.rank; i++) tile *= p.axes[i].size;
-    i64 shortest = tile <= SMALL_TILE ? SHORT_ROW : 4;
-    if (p.residual_bytes > 1 || (p.lanes == 1 && (!inner.slides || inner.stride > PHASES || inner.outputs < shortest)))
-      return false;
+    i64 met = 1;
+    bool one_row = inner.stride == 1 && inner.outputs == inner.size && p.rank > 1;
+    bool long_enough = one_row || inner.outputs >= SHORTEST_ROW;
+    if (p.taps > NOBODY || (p.lanes == 1 && (!inner.slides || inner.stride > PHASES || !long_enough))) return false;
     for (int i = 0; i < p.rank && met <= FEW; i++)
       met *= p.lanes == 1 && i == p.rank - 1 ? p.readers[i].most_taps : most(p.readers[i].longest, 1);
-    return met <= (p.lanes > 1 ? FEW : FEW / 2);
+    return met <= FEW;
   }
 
   CompareReaders(const Plan &plan, const Part &part, const Span &outputs) : p(plan), of(part), span(outputs) {
@@ -201,30 +200,43 @@ template <class T> struct CompareReaders {
       }
       low = held - first, width = last - first;
     }
+    // A reader beyond an end of its row lies in the next one. Where these have won nothing that an input of this row
+    // could be, rows need no ends of their own.
+    bool apart = p.lanes > 1 || width == holds || holds * p.axes[p.rank - 1].stride < p.axes[p.rank - 1].size;
+    i64 ends = width - holds;
+    if (!apart) width = holds;
     for (int i = outer - 1; i >= 0; i--) {
       places[i] = i == outer - 1 ? width : places[i + 1] * p.readers[i + 1].size;
       rows *= i == 0 ? span.last - span.first : p.readers[i].size;
     }
+    laid = rows * width + (apart ? 0 : ends);
   }
 
   void reserve(Scratch &scratch) {
-    winners = scratch.take<I>(rows * width);
-    room = width != holds ? scratch.take<T>(rows * width) : nullptr;
+    sets = scratch.take<Found>(SETS);
+    if (laid > rows * holds) room_of_winners = scratch.take<uint8_t>(laid), room = scratch.take<T>(laid);
+    if (scratch.failed) return;
+    for (int i = 0; i < SETS; i++) sets[i].key.n = -1;
+    if (room) std::memset(room_of_winners, NOBODY, size_t(laid)), std::memset(room, 0, size_t(laid) * sizeof(T));
     if (outer > 0) sort_rows(scratch);
   }
 
   // From the residuals and the cotangents of all outputs in question, side by side.
   void run(const uint8_t *residual, const T *given, T *dx) {
-    dy = room ? room : given;
-    lay_out(residual, given);
+    winners = room ? room_of_winners : residual, dy = room ? room : given;
+    if (room) lay_out(residual, given);
+    i64 length = end - begin;
     if (outer == 0) {
       i64 none[1] = {0};
-      if (!known[0]) find_readers(0, none);
-      return row(0, 0, dx);
+      Key anywhere;
+      anywhere.n = 0;
+      Found &found = set_of(anywhere);
+      if (!found.known[0]) find_readers(found, 0, none);
+      return sum_rows(found, 0, {.dx = dx, .base = 0, .many = 1});
     }
     i64 sizes[MOST_AXES], last = outer - 1;
     for (int a = 0; a < p.rank; a++) sizes[a] = p.axes[a].size;
-    i64 begins = last == 0 ? of.from : 0, ends = last == 0 ? of.to : sizes[last];
+    i64 begins = last == 0 ? of.from : 0, ends = last == 0 ? of.to : sizes[last], period = repeats_after();
     each_place(sizes, outer - 1, last == 0 ? 0 : of.from, last == 0 ? 1 : of.to, [&](i64 *i) {
       i64 base = 0;
       Key key;
@@ -234,72 +246,104 @@ template <class T> struct CompareReaders {
         base += (by.first - (a == 0 ? span.first : 0)) * places[a];
         key.at[2 * a] = i[a] - p.axes[a].start(by.first), key.at[2 * a + 1] = by.length;
       }
-      if (!(key == seen)) {
-        seen = key;
-        for (int k = 0; k < KINDS; k++) known[k] = false;
+      Found &found = set_of(key);
+      for (const Run *r = runs; r < runs + many_runs; r++) {
+        i[last] = begins + r->first;
+        if (!found.known[r->kind]) find_readers(found, r->kind, i);
+        sum_rows(found, r->kind,
+                 {.dx = dx + r->first * length,
+                  .base = base + r->base,
+                  .many = r->many,
+                  .next_dx = period * length,
+                  .next_base = places[last]});
       }
-      for (i64 at = begins; at < ends; at++, dx += end - begin) {
-        int k = kinds[at - begins];
-        i[last] = at;
-        if (!known[k]) find_readers(k, i);
-        row(k, base + bases[at - begins], dx);
-      }
+      dx += (ends - begins) * length;
     });
   }
 
  private:
-  static constexpr i64 PHASES = 2;  // the largest stride along rows
-  static constexpr int KINDS = 16;  // of rows along the last axis across them; the last kind is any other
-  uint8_t *kinds = nullptr;         // by row
-  i64 *bases = nullptr;             // where its first reader lies, by row
-  Candidates met[KINDS][PHASES];    // by kind and phase
-  bool known[KINDS] = {};           // whether they are those of `seen`
-  Key seen;                         // of the other axes
+  static constexpr i64 PHASES = 2;        // the largest stride along rows
+  static constexpr uint8_t NOBODY = 255;  // no tap: there are fewer
+  static constexpr int KINDS = 16;        // of rows along the last axis across them; the last kind is any other
+
+  // The readers of each kind of row and phase, for a place of the axes other than the last one across the rows. There
+  // are as many different places as those axes have strides, and some more at their ends; a few of them are kept.
+  struct Found {
+    Key key;
+    Candidates met[KINDS][PHASES];
+    bool known[KINDS];
+  };
+  static constexpr int SETS = 8;
+  Found *sets = nullptr;
+  int oldest = 0;
+  Found &set_of(const Key &key) {
+    for (int i = 0; i < SETS; i++)
+      if (sets[i].key == key) return sets[i];
+    Found &found = sets[oldest++ % SETS];
+    found.key = key;
+    for (bool &known : found.known) known = false;
+    return found;
+  }
+
+  // Rows of one kind along the last axis across them, `repeats_after` apart: the first of them, and where its first
+  // reader lies. Each next one has its readers a row of outputs further on.
+  struct Run {
+    int kind;
+    i64 first, many, base;
+  };
+  Run *runs = nullptr;
+  i64 many_runs = 0;
+  i64 repeats_after() const { return p.axes[outer - 1].slides ? p.readers[outer - 1].phases : 1; }
 
   void sort_rows(Scratch &scratch) {
     int last = outer - 1, many = 0;
     const Axis &axis = p.axes[last], &back = p.readers[last];
-    i64 from = last == 0 ? of.from : 0, to = last == 0 ? of.to : axis.size, starts[KINDS], lengths[KINDS];
-    kinds = scratch.take<uint8_t>(to - from), bases = scratch.take<i64>(to - from);
+    i64 from = last == 0 ? of.from : 0, to = last == 0 ? of.to : axis.size, period = repeats_after(), starts[KINDS],
+        lengths[KINDS];
+    runs = scratch.take<Run>(to - from);
     if (scratch.failed) return;
-    for (i64 i = from; i < to; i++) {
-      auto [covered, first, length, skipped] = back.at(i);
-      i64 start = i - axis.start(first);
-      bases[i - from] = (first - (last == 0 ? span.first : 0)) * places[last];
-      int k = 0;
-      while (k < many && !(starts[k] == start && lengths[k] == length)) k++;
-      if (k == many && many < KINDS - 1) starts[many] = start, lengths[many++] = length;
-      kinds[i - from] = uint8_t(k);
-    }
+    for (i64 phase = from; phase < least(to, from + period); phase++)
+      for (i64 i = phase; i < to; i += period) {
+        auto [covered, first, length, skipped] = back.at(i);
+        i64 start = i - axis.start(first), base = (first - (last == 0 ? span.first : 0)) * places[last];
+        int k = 0;
+        while (k < many && !(starts[k] == start && lengths[k] == length)) k++;
+        if (k == many && many < KINDS - 1) starts[many] = start, lengths[many++] = length;
+        Run *before = runs + many_runs - 1;
+        if (i > phase && k < KINDS - 1 && before->kind == k && base == before->base + before->many * places[last])
+          before->many++;
+        else
+          runs[many_runs++] = {.kind = k, .first = i - from, .many = 1, .base = base};
+      }
   }
 
-  // The winners as integers as wide as T; beyond the ends of rows no winners (-1), and no cotangents.
+  // Outputs that are not there were won by nobody, as `reserve` left them.
   void lay_out(const uint8_t *residual, const T *given) const {
-    if (!room)
-      return each_vector<T>(rows * width, [&](auto kind, i64 j) INLINE_LAMBDA {
-        save<Ints<decltype(kind)>>(winners + j, widened<Ints<decltype(kind)>>(residual + j));
-      });
-    i64 high = width - low - holds;
-    for (i64 r = 0; r < rows; r++) {
-      I *to = winners + r * width;
-      T *there = room + r * width;
-      for (i64 j = 0; j < low; j++) to[j] = -1, there[j] = 0;
+    if (width == holds) {
+      std::memcpy(room_of_winners + low, residual, size_t(rows * holds));
+      std::memcpy(room + low, given, size_t(rows * holds) * sizeof(T));
+      return;
+    }
+    for (i64 at = low; at < laid; at += width, residual += holds, given += holds)
       each_vector<T, true>(holds, [&](auto kind, i64 j) INLINE_LAMBDA {
         using X = decltype(kind);
-        save<Ints<X>>(to + low + j, widened<Ints<X>>(residual + r * holds + j));
-        save<X>(there + low + j, load<X>(given + r * holds + j));
+        __builtin_memcpy(room_of_winners + at + j, residual + j, LANES<X>);
+        save<X>(room + at + j, load<X>(given + j));
       });
-      for (i64 j = width - high; j < width; j++) to[j] = -1, there[j] = 0;
-    }
   }
 
-  INLINE void row(int k, i64 base, T *dx) const {
-    phases == 2 ? sum_pairs(met[k][0], met[k][1], base, dx) : sum_row(met[k][0], base, dx);
+  // Rows of inputs that have their readers in the same places, each a step further on.
+  struct Rows {
+    T *dx;
+    i64 base, many, next_dx = 0, next_base = 0;
+  };
+  void sum_rows(const Found &found, int k, const Rows &rows) const {
+    phases == 2 ? sum_pairs(found.met[k][0], found.met[k][1], rows) : sum_rows(found.met[k][0], rows);
   }
 
-  void find_readers(int kind, const i64 *i) {
-    for (i64 r = 0; r < phases; r++) find_readers(met[kind][r], i, least(begin + r, end - 1));
-    known[kind] = kind < KINDS - 1;
+  void find_readers(Found &found, int kind, const i64 *i) const {
+    for (i64 r = 0; r < phases; r++) find_readers(found.met[kind][r], i, least(begin + r, end - 1));
+    found.known[kind] = kind < KINDS - 1;
   }
 
   // The readers of the inputs of one phase, from `inner` on, of the row at i; in the outputs' order.
@@ -323,54 +367,71 @@ template <class T> struct CompareReaders {
 
   // the cotangents of MANY vectors of inputs side by side, from N readers each (0: as many as there are)
   template <class X, int MANY, int N> INLINE void sum_readers(const Candidates &met, i64 from, X *sum) const {
-    for (int u = 0; u < MANY; u++) sum[u] = X{};
-    for (i64 r = 0; r < (N ? N : met.n); r++) {
+    times<MANY, true>([&](int u) INLINE_LAMBDA { sum[u] = X{}; });
+    auto add = [&](i64 r) INLINE_LAMBDA {
       i64 at = met.all[r].at + from;
-      I tap = I(met.all[r].tap);
-      for (int u = 0; u < MANY; u++, at += LANES<X>)
-        sum[u] += choose<X>(load<Ints<X>>(winners + at) == tap, load<X>(dy + at), X{});
+      uint8_t tap = uint8_t(met.all[r].tap);
+      times<MANY, true>([&](int u) INLINE_LAMBDA {
+        i64 there = at + u * LANES<X>;
+        sum[u] = add_where<X>(sum[u], winners + there, tap, load<X>(dy + there));
+      });
+    };
+    if constexpr (N > 0)
+      times<N, true>(add);
+    else
+      for (i64 r = 0; r < met.n; r++) add(r);
+  }
+
+  // rows whose inputs all have their readers in the same places
+  template <int N> NOINLINE void sum_rows(const Candidates &found, Rows rows) const {
+    Candidates met = found;  // a copy that stays in registers: nobody else has its address
+    i64 length = end - begin;
+    if (rows.next_dx == length && rows.next_base == length) length *= rows.many, rows.many = 1;  // one long row
+    for (; rows.many > 0; rows.many--, rows.dx += rows.next_dx, rows.base += rows.next_base)
+      each_block<T, 4>(length, [&](auto kind, auto many, i64 j) INLINE_LAMBDA {
+        using X = decltype(kind);
+        constexpr int MANY = decltype(many)::value;
+        X sum[MANY];
+        sum_readers<X, MANY, N>(met, rows.base + j, sum);
+        times<MANY, true>([&](int u) INLINE_LAMBDA { save<X>(rows.dx + j + u * LANES<X>, sum[u]); });
+      });
+  }
+
+  // rows of which every other input has: stride 2
+  template <int N, int M>
+  NOINLINE void sum_pairs(const Candidates &found, const Candidates &found_odd, Rows rows) const {
+    Candidates even = found, odd = found_odd;
+    i64 length = end - begin;
+    for (; rows.many > 0; rows.many--, rows.dx += rows.next_dx, rows.base += rows.next_base) {
+      each_block<T, 2>(length / 2, [&](auto kind, auto many, i64 j) INLINE_LAMBDA {
+        using X = decltype(kind);
+        constexpr int MANY = decltype(many)::value;
+        X a[MANY], b[MANY];
+        sum_readers<X, MANY, N>(even, rows.base + j, a);
+        sum_readers<X, MANY, M>(odd, rows.base + j, b);
+        times<MANY, true>([&](int u) INLINE_LAMBDA { interleave<X>(rows.dx + 2 * (j + u * LANES<X>), a[u], b[u]); });
+      });
+      if (length % 2) sum_readers<One<T>, 1, N>(even, rows.base + length / 2, rows.dx + length - 1);
     }
   }
 
-  // a row whose inputs all have their readers in the same places
-  template <int N> void sum_row(const Candidates &met, i64 base, T *dx) const {
-    each_block<T, 4>(end - begin, [&](auto kind, auto many, i64 j) INLINE_LAMBDA {
-      using X = decltype(kind);
-      constexpr int MANY = decltype(many)::value;
-      X sum[MANY];
-      sum_readers<X, MANY, N>(met, base + j, sum);
-      for (int u = 0; u < MANY; u++) save<X>(dx + j + u * LANES<X>, sum[u]);
-    });
-  }
-
-  // a row of which every other input has: stride 2
-  template <int N, int M> void sum_pairs(const Candidates &even, const Candidates &odd, i64 base, T *dx) const {
-    each_block<T, 2>((end - begin) / 2, [&](auto kind, auto many, i64 j) INLINE_LAMBDA {
-      using X = decltype(kind);
-      constexpr int MANY = decltype(many)::value;
-      X a[MANY], b[MANY];
-      sum_readers<X, MANY, N>(even, base + j, a);
-      sum_readers<X, MANY, M>(odd, base + j, b);
-      for (int u = 0; u < MANY; u++) interleave<X>(dx + 2 * (j + u * LANES<X>), a[u], b[u]);
-    });
-    if ((end - begin) % 2) sum_readers<One<T>, 1, N>(even, base + (end - begin) / 2, dx + end - begin - 1);
-  }
-
   // The numbers of readers that small windows have are worth loops of their own.
-  void sum_pairs(const Candidates &even, const Candidates &odd, i64 base, T *dx) const {
+  void sum_pairs(const Candidates &even, const Candidates &odd, const Rows &rows) const {
     i64 n = even.n, m = odd.n;
-    n == 1 && m == 1   ? sum_pairs<1, 1>(even, odd, base, dx)
-    : n == 1 && m == 2 ? sum_pairs<1, 2>(even, odd, base, dx)
-    : n == 2 && m == 1 ? sum_pairs<2, 1>(even, odd, base, dx)
-    : n == 2 && m == 4 ? sum_pairs<2, 4>(even, odd, base, dx)
-    : n == 4 && m == 2 ? sum_pairs<4, 2>(even, odd, base, dx)
-                       : sum_pairs<0, 0>(even, odd, base, dx);
+    n == 1 && m == 1   ? sum_pairs<1, 1>(even, odd, rows)
+    : n == 1 && m == 2 ? sum_pairs<1, 2>(even, odd, rows)
+    : n == 2 && m == 1 ? sum_pairs<2, 1>(even, odd, rows)
+    : n == 2 && m == 4 ? sum_pairs<2, 4>(even, odd, rows)
+    : n == 4 && m == 2 ? sum_pairs<4, 2>(even, odd, rows)
+                       : sum_pairs<0, 0>(even, odd, rows);
   }
-  void sum_row(const Candidates &met, i64 base, T *dx) const {
-    met.n == 1   ? sum_row<1>(met, base, dx)
-    : met.n == 2 ? sum_row<2>(met, base, dx)
-    : met.n == 4 ? sum_row<4>(met, base, dx)
-                 : sum_row<0>(met, base, dx);
+  void sum_rows(const Candidates &met, const Rows &rows) const {
+    met.n == 1   ? sum_rows<1>(met, rows)
+    : met.n == 2 ? sum_rows<2>(met, rows)
+    : met.n == 4 ? sum_rows<4>(met, rows)
+    : met.n == 6 ? sum_rows<6>(met, rows)
+    : met.n == 9 ? sum_rows<9>(met, rows)
+                 : sum_rows<0>(met, rows);
   }
 };
 

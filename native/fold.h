@@ -104,11 +104,24 @@ template <class P> void window_by_window(const P &p, typename P::To to, typename
 // An axis of readers with one position, which all outputs read: the cotangent of a global pool.
 template <class P> void repeat_position(const P &p, typename P::To to, typename P::From from) {
   using T = typename P::T;
-  for (i64 i = 0; i < p.inputs; i++, to = to + p.output_step, from = from + p.input_step)
-    each_vector<T, P::Law::cheap_merge>(p.wanted(), [&](auto kind, i64 j) INLINE_LAMBDA {
+  constexpr i64 CACHED = 4096 / sizeof(T);  // elements that are copied at once
+  for (i64 i = 0; i < p.inputs; i++, to = to + p.output_step, from = from + p.input_step) {
+    if (p.inside == 1) {
+      each_vector<T, P::Law::cheap_merge>(p.wanted(), [&](auto kind, i64 j) INLINE_LAMBDA {
+        using X = decltype(kind);
+        p.template save_result<X>(to, j, load<typename P::Law, P::READ, X, 0>(from, 0));
+      });
+      continue;
+    }
+    each_vector<T>(p.inside, [&](auto kind, i64 j) INLINE_LAMBDA {
       using X = decltype(kind);
-      p.template save_result<X>(to, j, load<typename P::Law, P::READ, X, 0>(from, 0));
+      p.template save_result<X>(to, j, load<typename P::Law, P::READ, X>(from, j));
     });
+    for (i64 done = p.inside, all = p.wanted() * p.inside, many; done < all; done += many) {
+      many = least(all - done, done <= CACHED ? done : most(CACHED / p.inside, 1) * p.inside);
+      for (T *plane : to.at) std::memcpy(plane + done, plane, size_t(many) * sizeof(T));
+    }
+  }
 }
 
 template <class P> void fold_one_input(const P &p, typename P::To to, typename P::From from) {
@@ -137,9 +150,13 @@ template <class P> void fold_transposed(const P &p, typename P::To to, typename 
 template <class P> void fold_axis(const P &p, typename P::To to, typename P::From from) {
   using T = typename P::T;
   const Axis &axis = p.axis;
+  if (p.is_one_axis()) {
+    Axis all = p.one_axis();
+    return fold_axis(p.over(all), to, from);
+  }
   bool has_phases = axis.phases > 1 && p.inside == 1 && p.wanted() >= PHASED_FROM;
   if constexpr (P::Law::folds_readers)
-    if (axis.size == 1 && p.inside == 1 && !axis.gaps) return repeat_position(p, to, from);
+    if (axis.size == 1 && !axis.gaps && p.wanted() > 0) return repeat_position(p, to, from);
   if (transposes<T>(axis, p.inside, p.inputs))
     fold_transposed(p, to, from);
   else if (has_phases || axis.blocks) {  // these need scratch: one input at a time

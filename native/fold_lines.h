@@ -198,31 +198,48 @@ template <class P> void fold_lines_transposed(const P &p, typename P::To to, typ
 
 // -- taps that lie apart, with elements inside the axis --------------------------------------------------------------
 
-// n <= LONGEST taps for each of the elements inside: the same states merge in the same order, row after row as they lie
-// in memory. A state is a row of scratch.
-template <class P> void fold_inside(const P &p, typename P::To to, typename P::From from, i64 n, typename P::I bias) {
+// n <= LONGEST taps for each of m elements inside: the same states merge in the same order. A state is a row of
+// scratch; it merges a few of its taps at a time, so that few rows of the input are being read at once. Rows without
+// gaps between them are one long row, which matters where they are short.
+template <class P>
+void fold_inside_block(const P &p, typename P::To to, typename P::From from, i64 n, typename P::I bias, i64 m) {
   using Law = typename P::Law;
   using T = typename P::T;
-  constexpr i64 AHEAD = 32768 / sizeof(T);  // how far on memory is asked for before it is needed
-  i64 side = Side<Law>::by_side(n), width = n < side ? n : side, gap = p.axis.step * p.pitch, m = p.inside;
-  for (i64 t = 0; t < width; t++)
-    each_vector<T>(m, [&](auto kind, i64 j) INLINE_LAMBDA {
-      using X = decltype(kind);
-      auto there = [&](i64 t) INLINE_LAMBDA {  // two rows at a time are more than processors foresee
-        __builtin_prefetch(from.at[0] + t * gap + j + AHEAD, 0, 2);
-        return p.template load_tap<X>(from, t * gap + j, t, bias);
-      };
-      auto a = there(t);
-      if (t + side < n) p.law.merge(a, there(t + side));
-      save<Law, X>(p.scratch, t * m + j, a);
-    });
-  for (i64 t = 2 * side; t < n; t++)
-    each_once<T>(m, [&](auto kind, i64 j) INLINE_LAMBDA {
-      using X = decltype(kind);
-      auto a = load<Law, ALL<Law>, X>(p.scratch, t % side * m + j);
-      p.law.merge(a, p.template load_tap<X>(from, t * gap + j, t, bias));
-      save<Law, X>(p.scratch, t % side * m + j, a);
-    });
+  constexpr i64 AT_ONCE = 8;
+  i64 side = Side<Law>::by_side(n), width = least(n, side), gap = p.axis.step * p.pitch;
+  bool gapless = gap == m && !Law::has_index;
+  for (i64 done = 0; done < n; done += AT_ONCE * side) {
+    // `elements` of the states from s on: taps done + s, done + s + side, ...
+    auto merge_taps = [&](i64 s, i64 elements, i64 taps) {
+      i64 first = done + s, hop = side * gap;
+      typename P::From start = from + first * gap;
+      typename P::To states = p.scratch + s * m;
+      bool begun = done > 0;
+      each_block_once<T, P::PLANES == 1 ? 4 : 1>(elements, [&](auto kind, auto many, i64 j) INLINE_LAMBDA {
+        using X = decltype(kind);
+        constexpr int MANY = decltype(many)::value, N = LANES<X>;
+        State<X, P::PLANES> a[MANY];
+        i64 at = j, t = first;
+        auto next = [&](int u) INLINE_LAMBDA { return p.template load_tap<X>(start, at + u * N, t, bias); };
+        if (begun) {
+          times<MANY, true>([&](int u) INLINE_LAMBDA { a[u] = load<Law, ALL<Law>, X>(states, j + u * N); });
+        } else {
+          times<MANY, true>([&](int u) INLINE_LAMBDA { a[u] = next(u); });
+          at += hop, t += side;
+        }
+        for (i64 left = taps - !begun; left > 0; left--, at += hop, t += side)
+          times<MANY, true>([&](int u) INLINE_LAMBDA { p.law.merge(a[u], next(u)); });
+        times<MANY, true>([&](int u) INLINE_LAMBDA { save<Law, X>(states, j + u * N, a[u]); });
+      });
+    };
+    i64 left = least(n - done, AT_ONCE * side), whole = left / side, more = left % side;
+    if (gapless) {
+      merge_taps(0, more * m, whole + 1);
+      if (whole > 0) merge_taps(more, (side - more) * m, whole);
+    } else {
+      for (i64 s = 0; s < least(left, side); s++) merge_taps(s, m, whole + (s < more));
+    }
+  }
   while (width > 1) {
     i64 half = (width + 1) / 2;
     each_once<T>((width - half) * m, [&](auto kind, i64 j) INLINE_LAMBDA {
@@ -239,6 +256,16 @@ template <class P> void fold_inside(const P &p, typename P::To to, typename P::F
     p.law.restore_first_zero(s, from.at[0] + j, n, gap);
     p.template save_result<X>(to, j, s);
   });
+}
+
+// The same for all elements inside, as many at a time as have their states in the nearest cache.
+template <class P> void fold_inside(const P &p, typename P::To to, typename P::From from, i64 n, typename P::I bias) {
+  constexpr i64 CACHED = 16384 / sizeof(typename P::T) / P::PLANES;
+  i64 block = CACHED / Side<typename P::Law>::by_side(n);
+  for (i64 at = 0, m; at < p.inside; at += m) {
+    m = p.inside - at < 2 * block ? p.inside - at : block;
+    fold_inside_block(p, to + at, from + at, n, bias, m);
+  }
 }
 
 // any number of taps; `level` halvings were made already

@@ -62,7 +62,7 @@ INLINE void fold_end(const P &p, typename P::To to, typename P::From from, const
 }
 
 // One row of outputs, from the rows of inputs that lie under it; the first of them is at `from`.
-template <int STRIDE, int COUNT, class P>
+template <int STRIDE, int COUNT, int ROWS = 0, class P>
 INLINE void fold_row(const P &p, const Ends &ends, typename P::To to, typename P::From from,
                      const Taps<typename P::I> &rows) {
   using T = typename P::T;
@@ -80,7 +80,8 @@ INLINE void fold_row(const P &p, const Ends &ends, typename P::To to, typename P
     Taps<I> under = rows;  // a copy that stays in registers: nobody else has its address
     each_vector<T, true, false>(b - a, [&](auto kind, i64 j) INLINE_LAMBDA {
       using X = decltype(kind);
-      p.template save_result<X>(to, a + j, merge_rows<X, STRIDE, COUNT>(p, from, origin + j * stride, under, taps));
+      p.template save_result<X>(to, a + j,
+                                merge_rows<X, STRIDE, COUNT, ROWS>(p, from, origin + j * stride, under, taps));
     });
   }
   for (i64 o = b; o < axis.outputs; o++) fold_end(p, to, from, rows, o, ends.at(o));
@@ -93,21 +94,46 @@ template <int STRIDE, int COUNT, class P> void fold_rows(const P &p, typename P:
     fold_row<STRIDE, COUNT>(p, ends, to, from, Taps<typename P::I>{.count = 1});
 }
 
+// `many` rows of outputs, each `move` elements further on in the input than the one before.
+template <int STRIDE, int COUNT, int ROWS, class P>
+void fold_rows_alike(const P &p, const Ends &ends, typename P::To to, typename P::From from,
+                     const Taps<typename P::I> &rows, i64 many, i64 move) {
+  for (; many > 0; many--, to = to + p.axis.outputs, from = from + move)
+    fold_row<STRIDE, COUNT, ROWS>(p, ends, to, from, rows);
+}
+
 // Every input is a plane of rows.
 template <int STRIDE, int COUNT, class P>
 void fold_planes(const P &p, typename P::To to, typename P::From from, const OuterAxis &outer) {
   using T = typename P::T;
+  using I = typename P::I;
   Ends ends(p.axis);
-  for (i64 i = 0; i < p.inputs; i++, from = from + p.input_step)
-    for (i64 o = outer.begin; o < outer.end; o++, to = to + p.axis.outputs) {
-      Clipped w = outer.axis.at(o);
-      if (w.length == 0) {
-        for (int k = 0; k < P::PLANES; k++) std::memset(to.at[k], 0, size_t(p.axis.outputs) * sizeof(T));
-        continue;
-      }
-      fold_row<STRIDE, COUNT>(p, ends, to, from + (w.first - outer.first_held) * outer.pitch,
-                              outer.rows<typename P::I>(w));
+  const Axis &axis = outer.axis;
+  i64 a = most(outer.begin, axis.whole_from), b = least(outer.end, axis.whole_to);
+  if (a >= b) a = b = outer.end;
+  auto start = [&](i64 row) { return from + (row - outer.first_held) * outer.pitch; };
+  auto fold_one = [&](i64 o) {
+    Clipped w = axis.at(o);
+    if (w.length > 0)
+      fold_row<STRIDE, COUNT>(p, ends, to, start(w.first), outer.rows<I>(w));
+    else
+      for (int k = 0; k < P::PLANES; k++) std::memset(to.at[k], 0, size_t(p.axis.outputs) * sizeof(T));
+    to = to + p.axis.outputs;
+  };
+  for (i64 i = 0; i < p.inputs; i++, from = from + p.input_step) {
+    for (i64 o = outer.begin; o < a; o++) fold_one(o);
+    if (a < b) {
+      Clipped w = axis.at(a);
+      Taps<I> rows = outer.rows<I>(w);
+      i64 move = axis.stride * outer.pitch;
+      if (COUNT > 0 && rows.count == COUNT)
+        fold_rows_alike<STRIDE, COUNT, COUNT>(p, ends, to, start(w.first), rows, b - a, move);
+      else
+        fold_rows_alike<STRIDE, COUNT, 0>(p, ends, to, start(w.first), rows, b - a, move);
+      to = to + (b - a) * p.axis.outputs;
     }
+    for (i64 o = b; o < outer.end; o++) fold_one(o);
+  }
 }
 
 // The same where elements lie inside both axes: they are the vectors, and every window is like any other.

@@ -64,16 +64,21 @@ INLINE State<X, P::PLANES> merge_taps(const P &p, typename P::From from, i64 at,
 }
 
 // The same over several rows of such taps: two axes at once. The index of the first row is in the taps' bias already.
-template <class X, int STRIDE, int COUNT, class P>
+// ROWS: how many there are, if it is known here; 0 if not.
+template <class X, int STRIDE, int COUNT, int ROWS = 0, class P>
 INLINE State<X, P::PLANES> merge_rows(const P &p, typename P::From from, i64 at, const Taps<typename P::I> &rows,
-                                      Taps<typename P::I> taps) {
+                                      const Taps<typename P::I> &taps) {
   using I = typename P::I;
-  I bias = taps.bias;
   auto s = merge_taps<X, STRIDE, COUNT>(p, from, at, taps);
-  for (i64 r = 1; r < rows.count; r++) {
-    taps.bias = I(bias + I(r) * rows.step);
-    p.law.merge(s, merge_taps<X, STRIDE, COUNT>(p, from, at + r * rows.gap, taps));
-  }
+  auto merge_row = [&](i64 r) INLINE_LAMBDA {
+    Taps<I> there = taps;
+    there.bias = I(taps.bias + I(r) * rows.step);
+    p.law.merge(s, merge_taps<X, STRIDE, COUNT>(p, from, at + r * rows.gap, there));
+  };
+  if constexpr (ROWS > 0)
+    times<ROWS - 1, true>([&](int r) INLINE_LAMBDA { merge_row(r + 1); });
+  else
+    for (i64 r = 1; r < rows.count; r++) merge_row(r);
   return s;
 }
 

@@ -71,6 +71,30 @@ template <class L, unsigned READS> struct Pass {
 
   i64 wanted() const { return end - begin; }
 
+  // Whether the windows of all inputs lie as evenly as those of one do: then they are windows of one long axis.
+  bool is_one_axis() const {
+    return inputs > 1 && axis.tiles() && begin == 0 && end == axis.outputs && !axis.lines &&
+           input_step == axis.size * pitch && output_step == axis.outputs * inside;
+  }
+  Axis one_axis() const {
+    Axis a = axis;
+    a.size *= inputs, a.highest = a.size, a.outputs *= inputs, a.whole_to = a.outputs;
+    return a;
+  }
+  // The same pass over that axis.
+  Pass over(const Axis &all) const {
+    return {.law = law,
+            .axis = all,
+            .begin = 0,
+            .end = all.outputs,
+            .held = all.size,
+            .inside = inside,
+            .pitch = pitch,
+            .tap_step = tap_step,
+            .scratch = scratch,
+            .divisor = divisor};
+  }
+
   template <class X> INLINE State<X, PLANES> load_tap(From from, i64 at, i64 tap, I bias) const {
     auto s = load<Law, READ, X>(from, at);
     law.shift_index(s, I(bias + I(tap) * I(tap_step)));

@@ -65,7 +65,7 @@ struct Steps {
     i64 tile = 1;
     bool lines = false;
     for (int i = 0; i < plan.rank; i++) tile *= most(axes[i].size, axes[i].outputs), lines = lines || axes[i].lines;
-    return plan.lanes == 1 && part.tiles >= lanes && tile <= LARGEST && !lines && inner.size > 1 &&
+    return plan.lanes == 1 && part.tiles >= lanes && tile <= LARGEST && !lines && inner.size > 1 && !inner.tiles() &&
            (inner.as_columns || inner.outputs < SHORTEST_ROW);
   }
 };

@@ -143,6 +143,21 @@ template <class X> INLINE X widened(const uint8_t *p) {
     return widened<X>(load<typename VectorOf<uint8_t, LANES<X>>::type>(p));
 }
 
+// `sum`, and b added to it in the lanes whose byte is `byte`.
+template <class X> INLINE X add_where(X sum, const uint8_t *bytes, uint8_t byte, X b) {
+#if defined(__AVX512F__) && defined(__AVX512BW__) && defined(__AVX512VL__)
+  auto same = [&](auto load) INLINE_LAMBDA { return _mm_cmpeq_epi8_mask(load, _mm_set1_epi8(char(byte))); };
+  auto sixteen = reinterpret_cast<const __m128i *>(bytes);
+  if constexpr (std::is_same_v<X, typename VectorOf<float, 64>::type>)
+    return X(_mm512_mask_add_ps(sum, same(_mm_loadu_si128(sixteen)), sum, b));
+  if constexpr (std::is_same_v<X, typename VectorOf<float, 32>::type>)
+    return X(_mm256_mask_add_ps(sum, __mmask8(same(_mm_loadl_epi64(sixteen))), sum, b));
+  if constexpr (std::is_same_v<X, typename VectorOf<double, 64>::type>)
+    return X(_mm512_mask_add_pd(sum, __mmask8(same(_mm_loadl_epi64(sixteen))), sum, b));
+#endif
+  return sum + choose<X>(widened<Ints<X>>(bytes) == Int<Element<X>>(byte), b, X{});
+}
+
 // p[0], p[STRIDE], p[2 STRIDE], ...: from STRIDE vectors, the last of which ends at the last element needed
 template <class X, int STRIDE, int VECTOR, size_t... I>
 INLINE X every(const Element<X> *p, X found, std::index_sequence<I...> lanes) {
@@ -289,14 +304,20 @@ template <class T> NOINLINE void transpose(const T *from, i64 n, i64 m, i64 row,
 }
 
 // body(X{}, j) for j = 0, LANES, ...; the last vector overlaps the one before it, so results must not be read again.
-// SHORT: whether rows shorter than a vector are worth a loop of small vectors. ONES: whether rows may be shorter still;
-// their elements go one by one.
+// SHORT: whether rows shorter than a vector are worth loops of half vectors and of small ones. ONES: whether rows may
+// be shorter still; their elements go one by one.
 template <class T, bool SHORT = false, bool ONES = true, class Body> INLINE void each_vector(i64 n, Body body) {
   constexpr int N = LANES<Vec<T>>, M = LANES<Small<T>>;
   if (n >= N) {
     for (i64 j = 0; j < n; j += N) body(Vec<T>{}, j + N <= n ? j : n - N);
     return;
   }
+  if constexpr (SHORT && 2 * M < N)
+    if (n >= N / 2) {
+      body(Half<Vec<T>>{}, 0);
+      if (n > N / 2) body(Half<Vec<T>>{}, n - N / 2);
+      return;
+    }
   if constexpr (SHORT && M < N)
     if (!ONES || n >= M) {
       for (i64 j = 0; j < n; j += M) body(Small<T>{}, j + M <= n ? j : n - M);
@@ -323,6 +344,14 @@ template <class T, class Body> INLINE void each_once(i64 n, Body body) {
   i64 j = 0;
   for (; j + LANES<Vec<T>> <= n; j += LANES<Vec<T>>) body(Vec<T>{}, j);
   for (; j < n; j++) body(One<T>{}, j);
+}
+template <class T, int MANY, class Body> INLINE void each_block_once(i64 n, Body body) {
+  constexpr int N = LANES<Vec<T>>;
+  std::integral_constant<int, 1> one;
+  i64 j = 0;
+  for (; j + MANY * N <= n; j += MANY * N) body(Vec<T>{}, std::integral_constant<int, MANY>(), j);
+  for (; j + N <= n; j += N) body(Vec<T>{}, one, j);
+  for (; j < n; j++) body(One<T>{}, one, j);
 }
 
 // -- functions -------------------------------------------------------------------------------------------------------

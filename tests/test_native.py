@@ -876,3 +876,12 @@ def test_a_max_keeps_to_two_passes_where_its_taps_are_met_out_of_order() -> None
     y, dy = op.value_and_jvp(x, dx)
     assert not y.any()
     np.testing.assert_array_equal(dy[:, 0], dx[:, 0])  # the first of equals
+
+
+@pytest.mark.parametrize("op", [ndpool.MaxPool, ndpool.SumPool])
+@pytest.mark.parametrize("shape", [(6, 1, 3), (6, 1), (4, 6, 1)])
+def test_a_window_that_hangs_over_the_end_of_an_axis_reads_no_neighbour(op: Any, shape: tuple[int, ...]) -> None:
+    """Windows that tile an axis are folded as one long axis with those of its neighbours; this one only seems to tile."""
+    x = np.random.default_rng(0).normal(size=shape)
+    axis = shape.index(1)
+    assert np.array_equal(op((2,), stride=1, padding=((0, 1),), axes=(axis,))(x), x)
