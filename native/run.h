@@ -3,6 +3,7 @@
 #pragma once
 #include <algorithm>
 #include <atomic>
+#include <cfenv>
 #include <vector>
 
 #include "kernels.h"
@@ -13,6 +14,29 @@ namespace ndpool {
 constexpr i64 SMALL = 16384;  // elements that are not worth a second thread
 
 extern const Kernels *chosen;  // the instruction set in use
+
+// Some threads (XLA's) take numbers below the normal ones for 0. While this lives they are numbers, so that every
+// thread gives the same bits.
+class WithSmallNumbers {
+#if defined(__x86_64__)
+  static constexpr unsigned FLUSH = 0x8040;  // of results, of operands
+  unsigned before_ = __builtin_ia32_stmxcsr();
+
+ public:
+  WithSmallNumbers() {
+    if (before_ & FLUSH) __builtin_ia32_ldmxcsr(before_ & ~FLUSH);
+  }
+  ~WithSmallNumbers() {
+    if (before_ & FLUSH) __builtin_ia32_ldmxcsr(before_);
+  }
+#else
+  std::fenv_t before_;
+
+ public:
+  WithSmallNumbers() { std::fegetenv(&before_), std::fesetenv(FE_DFL_ENV); }
+  ~WithSmallNumbers() { std::fesetenv(&before_); }
+#endif
+};
 
 struct Run {
   Job job{};
@@ -31,6 +55,7 @@ struct Run {
 
   // Does the units that `claim(unit)` hands out, until it has none; false stops the others too.
   template <class Claim, class GoesOn> bool work(Claim claim, GoesOn goes_on) {
+    WithSmallNumbers small;
     Arena arena = Memory::get().take_arena();
     bool fine = true;
     for (i64 unit; fine && claim(unit);) {

@@ -10,7 +10,6 @@
 // Sizes of the axes that are not pooled are the buffers': [lead, pooled axes, lanes], dense. Plans are kept.
 #include "xla.h"
 
-#include <cfenv>
 #include <condition_variable>
 #include <cstring>
 #include <memory>
@@ -173,12 +172,8 @@ struct Shared {
       : plan(std::move(owned)), run(plan->plan, mode, type), units(run.kernels->units(plan->plan, mode)) {}
 
   void work() {
-    // XLA's threads take numbers below the normal ones for 0; every other way to the engine does not
-    std::fenv_t before;
-    std::fegetenv(&before), std::fesetenv(FE_DFL_ENV);
     auto claim = [&](i64 &unit) { return (unit = next.fetch_add(1, std::memory_order_relaxed)) < units; };
     if (!run.work(claim, [] { return true; })) next.store(units, std::memory_order_relaxed);
-    std::fesetenv(&before);
   }
 
   void close() {
