@@ -6,6 +6,7 @@
 #include "running.h"
 #include "tensors.h"
 #include "unpool.h"
+#include "xla.h"
 
 namespace ndpool {
 
@@ -303,6 +304,11 @@ PyObject *use(PyObject *, PyObject *name) {
   return PyErr_Format(PyExc_ValueError, "this processor, or this build, does not have %R", name);
 }
 
+// The handler that XLA calls, in the capsule that jax.ffi takes.
+PyObject *xla_handler(PyObject *, PyObject *) {
+  return PyCapsule_New(reinterpret_cast<void *>(&xla::run), nullptr, nullptr);
+}
+
 PyObject *in_order(PyObject *, PyObject *capsule) {
   auto *owned = static_cast<OwnedPlan *>(PyCapsule_GetPointer(capsule, "ndpool.plan"));
   if (!owned) return nullptr;
@@ -348,6 +354,7 @@ PyMethodDef methods[] = {
     {"block", block, METH_O, "Memory of that many bytes, with whatever was in it."},
     {"keep", keep, METH_O, "Keep at most that many bytes of blocks that are gone."},
     {"kept", kept, METH_NOARGS, "The bytes kept now."},
+    {"xla_handler", xla_handler, METH_NOARGS, "The handler that runs plans on XLA's buffers, as jax.ffi takes it."},
     {"workers", workers, METH_NOARGS, "The threads of the pool that are alive."},
     {"stream", stream, METH_VARARGS, "Read all of one buffer and write all of another: the floor of any kernel."},
     {"isa", isa, METH_NOARGS, "The instruction set in use."},
@@ -369,9 +376,10 @@ PyMODINIT_FUNC PyInit__native() {
   }
   chosen = built().back();
   // From here on a fork is safe at any moment: no lock is copied in a locked state.
-  static bool forks = pthread_atfork([] { Pool::get().before_fork(), Memory::get().before_fork(); },
-                                     [] { Memory::get().after_fork(), Pool::get().after_fork_in_parent(); },
-                                     [] { Memory::get().after_fork(), Pool::get().after_fork_in_child(); }) == 0;
+  static bool forks =
+      pthread_atfork([] { xla::before_fork(), Pool::get().before_fork(), Memory::get().before_fork(); },
+                     [] { Memory::get().after_fork(), Pool::get().after_fork_in_parent(), xla::after_fork(); },
+                     [] { Memory::get().after_fork(), Pool::get().after_fork_in_child(), xla::after_fork(); }) == 0;
   if (!forks) return PyErr_NoMemory();
   if (!held_type) held_type = reinterpret_cast<PyTypeObject *>(PyType_FromSpec(&spec));
   if (!held_type || !make_tensor_types()) return nullptr;

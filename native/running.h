@@ -17,11 +17,10 @@
 #include "kernels.h"
 #include "memory.h"
 #include "plan.h"
+#include "run.h"
 #include "threads.h"
 
 namespace ndpool {
-
-extern const Kernels *chosen;  // the instruction set in use
 
 namespace {
 
@@ -62,7 +61,6 @@ struct Unlocked {
   }
 };
 
-constexpr i64 SMALL = 16384;    // elements that are not worth giving up the lock
 constexpr i64 LARGE = 1 << 20;  // elements of a unit after which Ctrl-C would come late
 
 // What a task borrows from the interpreter: buffers, and other objects that must stay: a plan, tensors.
@@ -133,32 +131,16 @@ inline bool run_unlocked(const std::shared_ptr<ArrayTask> &task, int threads, i6
 
 // A run of a plan.
 struct Running final : ArrayTask {
-  Job job{};
-  const Kernels *kernels = chosen;
-  std::vector<char> piece_states, states;
-  std::vector<i64> missing;
-  std::atomic<i64> refused{0};  // bytes of scratch that there was no memory for
+  Run run;
 
-  Running(PyObject *capsule, const Plan &p, Mode mode, Type tangents) : ArrayTask(chosen->units(p, mode)) {
-    job.plan = &p, job.mode = mode, job.tangent_type = tangents;
-    if (units() > 0 && p.pieces > 1) {
-      i64 outputs = p.tiles * p.axes[0].outputs;
-      piece_states.resize(size_t(outputs * p.pieces * PIECE_BYTES));
-      missing.assign(size_t(outputs), p.pieces);
-      job.piece_states = piece_states.data(), job.missing = missing.data();
-      if (mode == Mode::states) use_states(std::vector<char>(size_t(outputs * PIECE_BYTES)));
-    }
+  Running(PyObject *capsule, const Plan &p, Mode mode, Type tangents)
+      : ArrayTask(chosen->units(p, mode)), run(p, mode, tangents) {
     borrowed.objects[0] = Py_NewRef(capsule);
-  }
-
-  void use_states(std::vector<char> &&given) {
-    states = std::move(given);
-    job.states = states.empty() ? nullptr : states.data();
   }
 
   // Takes hold of x, a, y and b: buffers, or None. Their strides come in the plan's order of axes.
   bool take(PyObject *const *objects, const OwnedPlan &owned) {
-    Array *arrays[4] = {&job.x, &job.a, &job.y, &job.b};
+    Array *arrays[4] = {&run.job.x, &run.job.a, &run.job.y, &run.job.b};
     int n = int(owned.order.size());
     for (int i = 0; i < 4; i++) {
       if (objects[i] == Py_None) continue;
@@ -179,21 +161,16 @@ struct Running final : ArrayTask {
   // What `run` returns, or the error that it raises.
   PyObject *answer() {
     borrowed.give_back();
-    if (i64 bytes = refused)
+    if (i64 bytes = run.refused)
       return PyErr_Format(PyExc_MemoryError, "no memory for %lld bytes of scratch, which a part of this window needs",
                           static_cast<long long>(bytes));
-    return PyBool_FromLong(!job.overflow);
+    return PyBool_FromLong(!run.job.overflow);
   }
 
   void work(bool caller) override {
-    Arena arena = Memory::get().take_arena();
-    for (i64 unit; claim(unit);) {
-      if (kernels->run(job, unit, arena) == Outcome::no_memory) refused = std::max<i64>(1, arena.refused), stop();
-      if (!goes_on(caller)) stop();
-    }
-    Memory::get().give_arena(arena);
+    if (!run.work([&](i64 &unit) { return claim(unit); }, [&] { return goes_on(caller); })) stop();
   }
-  void start_over() override { std::fill(missing.begin(), missing.end(), job.plan->pieces); }
+  void start_over() override { run.start_over(); }
 };
 
 // Runs a plan, in two runs where the states of long windows come first. `take(running)` says where the arrays lie, and
@@ -202,8 +179,6 @@ struct Running final : ArrayTask {
 template <class Threads, class Take>
 PyObject *run_plan(PyObject *capsule, const OwnedPlan &owned, Mode mode, Type tangents, Threads threads, Take take) {
   const Plan &p = owned.plan;
-  i64 elements = p.tiles * p.lanes;
-  for (int i = 0; i < p.rank; i++) elements *= std::max(p.axes[i].size, p.axes[i].outputs);
   try {
     std::vector<char> states;
     if (mode == Mode::vjp && p.states_first) {
@@ -212,17 +187,17 @@ PyObject *run_plan(PyObject *capsule, const OwnedPlan &owned, Mode mode, Type ta
       PyObject *fine = first->answer();
       if (!fine) return nullptr;
       Py_DECREF(fine);
-      states = std::move(first->states);
+      states = std::move(first->run.states);
     }
-    if (elements < SMALL) {
+    if (Run::elements(p) < SMALL) {
       Running running(capsule, p, mode, tangents);
-      running.use_states(std::move(states));
+      running.run.use_states(std::move(states));
       if (!take(running)) return nullptr;
       running.work(true);
       return running.answer();
     }
     auto running = std::make_shared<Running>(capsule, p, mode, tangents);
-    running->use_states(std::move(states));
+    running->run.use_states(std::move(states));
     if (!take(*running)) return nullptr;
     bool back = mode == Mode::vjp || mode == Mode::vjp_by_winner;
     if (!run_unlocked(running, threads(), back ? p.unit_size_back : p.unit_size)) return nullptr;

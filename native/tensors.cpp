@@ -250,7 +250,7 @@ bool run_on(const TensorPlan &self, Mode mode, PyObject *const (&held)[4], const
             void *b) {
   auto take = [&](Running &running) {
     for (int i = 0; i < 4; i++) running.borrowed.objects[i + 1] = Py_XNewRef(held[i]);
-    Job &job = running.job;
+    Job &job = running.run.job;
     for (auto [array, view] : {std::pair{&job.x, x}, {&job.a, a}}) {
       if (!view) continue;
       i64 item = view->dtype.bits / 8;

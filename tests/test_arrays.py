@@ -293,42 +293,31 @@ def test_a_plain_array_may_move_what_holds_one() -> None:
     assert ndpool.MaxPool(2).jvp(x, np.ones((4, 6))).values.tolist() == np.ones((2, 3)).tolist()
 
 
-# -- JAX, by way of a module that pools its arrays ---------------------------------------------------------------------
+# -- JAX ---------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.long  # JAX compiles each operation of the portable engine
-def test_jax_arrays_go_to_the_module_that_pools_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    """`ndpool.jax` is asked by `pool(op, x)`; here by a module that has the portable engine under that name."""
+def test_jax_arrays_and_tracers_go_to_ndpool_jax() -> None:
     jax = needed("jax")
-    from ndpool.arrays.jax import Arrays
-
-    asked = []
-    module = ModuleType("pools")
-
-    def pool(op: Any, x: Any) -> Any:
-        asked.append(op)
-        window = op.window(x.shape)
-        return portable.forward(window, op.law, x)
-
-    module.pool = pool  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "pools", module)
-    adapter = Arrays("pools")
     op, x = ndpool.SmoothMaxPool(2), sample((4, 6)).astype(np.float32)
     dx, dy = sample((4, 6), 1).astype(np.float32), sample((2, 3), 2).astype(np.float32)
     held, at = jax.numpy.asarray(x), op.linearize(x)
-    found = adapter.linearize(op, held)
+    found = op.linearize(held)
     for got, want in (
-        (adapter.pool(op, held), at.y),
+        (ndpool.smooth_max_pool(held, 2), at.y),
+        (jax.jit(op)(held), at.y),
         (found.y, at.y),
         (found.jvp(jax.numpy.asarray(dx)), at.jvp(dx)),
         (found.vjp(jax.numpy.asarray(dy)), at.vjp(dy)),
-        (adapter.value_and_jvp(op, held, jax.numpy.asarray(dx))[1], at.jvp(dx)),
-        (adapter.jacobian(op, held), op.jacobian(x)),
-        (adapter.hvp(op, held, jax.numpy.asarray(dx), jax.numpy.asarray(dy)), op.hvp(x, dx, dy)),
+        (op.value_and_jvp(held, jax.numpy.asarray(dx))[1], at.jvp(dx)),
+        (op.jacobian(held), op.jacobian(x)),
+        (op.hvp(held, jax.numpy.asarray(dx), jax.numpy.asarray(dy)), op.hvp(x, dx, dy)),
     ):
         assert isinstance(got, jax.Array)
         np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5)
-    assert set(asked) == {op}
+    y, indices = ndpool.max_pool(held, 2, return_indices=True)
+    back = ndpool.max_unpool(y, indices, 2)
+    assert isinstance(back, jax.Array)
+    assert np.array_equal(back, ndpool.max_unpool(*ndpool.max_pool(x, 2, return_indices=True), 2))
 
 
 # -- the registry ------------------------------------------------------------------------------------------------------

@@ -379,9 +379,9 @@ def test_the_map_has_the_layers_that_imports_are_held_to() -> None:
 
 # -- its invariants, where reading the code can tell; `test_house` has more ------------------------------------------
 
-SPELLINGS = {"api", "torch.functional", "torch.nn"}  # where a rank may stand in a name
+SPELLINGS = {"api", "torch.functional", "torch.nn", "jax.equinox"}  # where a rank may stand in a name
 # headers that may use all of C++; kernels may not
-HOST = ["plan", "threads", "memory", "pages", "kernels", "unpool", "processor", "running", "tensors"]
+HOST = ["plan", "threads", "memory", "pages", "kernels", "unpool", "processor", "run", "running", "tensors", "xla"]
 
 
 def test_only_the_command_line_imports_the_whole_package() -> None:
@@ -457,7 +457,7 @@ def test_files_in_the_picture_exist() -> None:
     words = re.findall(r">([^<]+)</text>", (ROOT / "docs/architecture.svg").read_text(encoding="utf-8"))
     files = [name for text in words for name in re.findall(r"[\w/]+(?:\.py|/(?=\s|$))", text)]
     assert len(files) > 12
-    places = (ROOT, PACKAGE, PACKAGE / "engines", PACKAGE / "torch")
+    places = (ROOT, PACKAGE, PACKAGE / "engines", PACKAGE / "torch", PACKAGE / "jax")
     assert not [name for name in files if not exists(name, *places)]
 
 
@@ -512,6 +512,7 @@ def run(name: str, text: str) -> int:
         ("docs/graph-api.md", 2),
         ("docs/torch.md", 8),
         ("docs/arrays.md", 6),
+        ("docs/jax.md", 7),
         ("README.md", 0),
     ],
 )
@@ -523,6 +524,8 @@ def test_python_blocks_run(document: str, least: int) -> None:
     if document == "docs/arrays.md":
         for library in ("torch", "xarray", "pandas", "dask.array"):
             pytest.importorskip(library, reason="it shows these")
+    if document == "docs/jax.md":
+        pytest.importorskip("jax", reason="it shows ndpool.jax")
     # a block may set its own, register an op or a kind of array
     with np.printoptions(), mock.patch.dict(graph.OPS), mock.patch.dict(arrays._registered):
         assert run(document, (ROOT / document).read_text(encoding="utf-8")) >= least

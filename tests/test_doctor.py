@@ -124,15 +124,23 @@ print(*state.lines(), sep="\\n")"""
         assert "tried here: derivatives by torch.autograd, torch.func.grad" in lines[2]
 
 
-def test_a_torch_that_does_not_load_is_told():
-    code = """
+@pytest.mark.parametrize("library", ["torch", "jax"])
+def test_a_library_that_does_not_load_is_told(library):
+    code = f"""
 import subprocess
 from types import SimpleNamespace
 from ndpool import doctor
-doctor._installed = lambda name: "2.71"
+doctor._installed = lambda name: "2.71" if name == {library!r} else "not installed"
 doctor.subprocess = SimpleNamespace(run=lambda *_, **__: SimpleNamespace(returncode=1, stderr="x\\nImportError: y\\n"))
 print(*doctor._adapter())"""
-    assert run_adapter(code) == ["torch adapter: not in use; it does not load: ImportError: y"]
+    assert run_adapter(code) == [f"{library} adapter: not in use; it does not load: ImportError: y"]
+
+
+def test_the_jax_adapter_is_described():
+    pytest.importorskip("jax")
+    lines = run_adapter("from ndpool.jax import state\nprint(*state.lines(), sep='\\n')")
+    assert lines[0].startswith("jax adapter: in use on JAX ")
+    assert ("XLA calls the native engine" in lines[0]) == native.available()
 
 
 def test_no_library_is_imported_to_ask_its_version():

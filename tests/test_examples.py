@@ -192,6 +192,36 @@ def test_networks_benchmark_shows_ratios_that_differ_between_visits() -> None:
     assert "0.80 (0.50 to 1.20)" in str(group.ratios["torch"][0])
 
 
+def test_power_pool_learns_in_jax(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("jax", reason="the example is about ndpool.jax")
+    power_pool = load("jax_power_pool")
+    result = power_pool.learn(steps=120, held_out=200)
+    assert result.losses[0] == pytest.approx(np.log(10), abs=0.3)
+    assert np.mean(result.losses[-20:]) < 0.5
+    assert result.accuracy > 0.85
+    assert result.powers[0] == pytest.approx((2, 2), abs=0.05)
+    assert all(abs(p - 2) > 0.01 for p in result.powers[-1])
+    assert power_pool.main(["--steps", "2", "--out", str(tmp_path / "new")]) == 0
+    picture = ElementTree.fromstring((tmp_path / "new/jax_power_pool.svg").read_text())
+    assert len(list(picture.iter("{http://www.w3.org/2000/svg}polyline"))) == 3
+
+
+def test_jax_benchmark_compares_the_same_work(capsys: pytest.CaptureFixture[str]) -> None:
+    """Results are compared before anything is timed: one call of each law that it has."""
+    pytest.importorskip("jax", reason="the benchmark is about ndpool.jax")
+    from benchmarks import jax as beside
+
+    few = ["--batch", "1", "--rounds", "1", "--steps", "forward", "--no-large"]
+    assert beside.main(["--only", "^LeNet-5 S2|^IMPALA pool3|^ResNet-20", *few]) == 0
+    out = capsys.readouterr().out
+    assert "networks, jitted, forward: reduce_window takes" in out
+    assert "MaxPool" in out
+    assert "AvgPool" in out
+    op = ndpool.SmoothMaxPool(3, 2, 1)
+    assert "reduce_window" in beside.contenders(op, (1, 2, 8, 8), "grad", jitted=True)
+    assert beside.slide_of(ndpool.AdaptiveMaxPool(3), (1, 2, 8, 8)) is None
+
+
 def test_every_call_of_a_network_fits_its_input() -> None:
     from benchmarks import calls
 

@@ -32,7 +32,7 @@ LAYERS = (
     ("op", "forms", "ops", "arrays", "unpool", "record_text", "picture"),
     ("api",),
     ("graph",),
-    ("__init__", "torch", "demo", "doctor"),
+    ("__init__", "torch", "jax", "demo", "doctor"),
     ("cli", "__main__"),
 )
 ENGINE_FILES = ("engines.native", "engines.portable", "engines.reference", "engines.triton")
@@ -77,8 +77,9 @@ def test_no_engine_imports_another() -> None:
 
 def test_nothing_imports_the_adapters() -> None:
     for module in FILES:
-        if not module.startswith("torch"):
-            assert not any(other.startswith("torch") for other in imports(module)), module
+        for adapter in ("torch", "jax"):
+            if module.partition(".")[0] != adapter:
+                assert adapter not in {other.partition(".")[0] for other in imports(module)}, module
 
 
 def test_no_module_has_locks_that_a_fork_may_copy_locked() -> None:
@@ -109,7 +110,7 @@ def test_array_libraries_stay_where_they_belong() -> None:
             continue
         if module.startswith("spec") or module == "arithmetic":
             assert "numpy" not in libraries(module), module
-        if not module.startswith(("torch", "engines.triton")):
+        if not module.startswith(("torch", "jax", "engines.triton")):
             assert not libraries(module) & frameworks, module
 
 

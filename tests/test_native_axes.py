@@ -35,7 +35,7 @@ def axes(seed: int) -> Iterator[Axis]:
 
 def test_what_an_axis_reads_is_the_specs() -> None:
     for axis in itertools.islice(axes(0), 3000):
-        known = native._load()[0].axis(native._formula(axis), False, range(axis.outputs))
+        known = native._load()[0].axis(native.formula(axis), False, range(axis.outputs))
         wanted = [axis.reads(o) for o in range(axis.outputs)]
         counts = [axis.count(o) for o in range(axis.outputs)]
         for o, (_, taps, first, length, count) in enumerate(known["reads"]):
@@ -56,7 +56,7 @@ def test_what_an_axis_reads_is_the_specs() -> None:
 
 def test_who_reads_a_position_is_the_specs() -> None:
     for axis in itertools.islice(axes(1), 3000):
-        known = native._load()[0].axis(native._formula(axis), True, range(axis.size))
+        known = native._load()[0].axis(native.formula(axis), True, range(axis.size))
         wanted = [[o for o in range(axis.outputs) if i in axis.reads(o)] for i in range(axis.size)]
         step = axis.dilation // math.gcd(axis.dilation, axis.stride if axis.outputs > 1 and axis.per == 1 else 1)
         for i, (_, taps, first, length, _) in enumerate(known["reads"]):
@@ -82,12 +82,12 @@ def test_a_long_axis_costs_no_more_than_a_short_one(size: int) -> None:
     long = [sliding(size, 3, 1, (1, 1)), sliding(size, 5, 3, (2, 0), 2), adaptive(size, size // 10**6 - 1), whole(size)]
     for axis in long:
         ends = sorted({0, axis.outputs // 2, axis.outputs - 1})
-        known = native._load()[0].axis(native._formula(axis), False, ends)
+        known = native._load()[0].axis(native.formula(axis), False, ends)
         for o, (_, _, first, length, count) in zip(ends, known["reads"], strict=True):
             assert range(first, first + length * axis.dilation, axis.dilation) == axis.reads(o)
             assert count == axis.count(o)
         places = [0, 1, size // 2, size - 1]
-        back = native._load()[0].axis(native._formula(axis), True, places)
+        back = native._load()[0].axis(native.formula(axis), True, places)
         for i, (_, _, first, length, _) in zip(places, back["reads"], strict=True):
             assert length == 0 or i in axis.reads(first)
             assert first == 0 or length == 0 or i not in axis.reads(first - 1)

@@ -57,13 +57,15 @@ def _lines() -> Iterator[str]:
 
 
 def _adapter() -> list[str]:
-    """What the torch adapter finds, in a process of its own: importing torch takes seconds, and may fail."""
-    if _installed("torch") == "not installed":
-        return []
-    done = subprocess.run([sys.executable, "-m", "ndpool.torch.state"], capture_output=True, text=True, check=False)
+    """What the adapters find, each in a process of its own: importing torch or JAX takes seconds, and may fail."""
+    return [line for name in ("torch", "jax") if _installed(name) != "not installed" for line in _state(name)]
+
+
+def _state(name: str) -> list[str]:
+    done = subprocess.run([sys.executable, "-m", f"ndpool.{name}.state"], capture_output=True, text=True, check=False)
     if done.returncode == 0:
         return done.stdout.splitlines()
-    return [f"torch adapter: not in use; it does not load: {done.stderr.strip().rpartition(chr(10))[2]}"]
+    return [f"{name} adapter: not in use; it does not load: {done.stderr.strip().rpartition(chr(10))[2]}"]
 
 
 def _installed(name: str) -> str:

@@ -1,9 +1,8 @@
-"""JAX's arrays and tracers go to `ndpool.jax`. Without it the portable engine has them, as any array-API array."""
+"""JAX's arrays and tracers go to `ndpool.jax`, and are differentiated by JAX's own transforms."""
 
 from __future__ import annotations
 
 import importlib
-import importlib.util
 from typing import TYPE_CHECKING, Any
 
 from ..engines import Linear
@@ -14,13 +13,10 @@ if TYPE_CHECKING:
 
 
 class Arrays(Adapter):
-    """Runs records by `pool(op, x)` of a module, and differentiates them by JAX's own transforms."""
-
-    def __init__(self, module: str):
-        self.module = module
+    unpools = False  # the portable engine does, as for any array-API array
 
     def pool(self, op: Op, x: Any) -> Any:
-        return importlib.import_module(self.module).pool(op, x)
+        return importlib.import_module("ndpool.jax").apply(op, x)
 
     def _at(self, op: Op) -> Any:
         op = values_alone(op)
@@ -49,8 +45,5 @@ class Arrays(Adapter):
 
         return jax.jvp(lambda p: jax.vjp(self._at(op), p)[1](dy)[0], (x,), (dx,))[1]
 
-    def unpool(self, y: Any, indices: Any, arguments: dict[str, Any]) -> Any:
-        return importlib.import_module(self.module).max_unpool(y, indices, **arguments)
 
-
-ADAPTER = Arrays("ndpool.jax") if importlib.util.find_spec("ndpool.jax") else None
+ADAPTER = Arrays()

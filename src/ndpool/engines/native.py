@@ -1,7 +1,7 @@
 """The native engine: the C++ kernels of the extension `ndpool._native`, for NumPy arrays on the CPU.
 
 A plan holds every decision (which axes lie where in memory, what each output reads, the law, the dtype); it is made
-once and kept. A run takes arrays of any strides. Reading order: `Plan` (runs), `_formula`.
+once and kept. A run takes arrays of any strides. Reading order: `Plan` (runs), `formula`.
 
 What may not live here: arithmetic on elements, and geometry beyond asking `Axis.span`. The extension is built when the
 package is installed, if a compiler is there; `available` and `reason` say if it is.
@@ -222,7 +222,7 @@ class Plan(base.Plan):
             math.prod(window.axes[i].size for i in layout.lanes), layout.walked,
             [window.axes[i].size for i in layout.lead], list(reversed(rows)), tap_steps,
             [steps.get(group[-1], 0) for group in layout.pooled_groups],
-            [_formula(axis) for axis in folded],
+            [formula(axis) for axis in folded],
         )  # fmt: skip
 
         # where equals share the derivative, the kernels have it of real numbers only
@@ -415,7 +415,7 @@ def _merged(axes: list[Axis]) -> Axis:
     return axes[0] if len(axes) == 1 else whole(math.prod(axis.size for axis in axes))
 
 
-def _formula(axis: Axis) -> tuple[int, ...] | None:
+def formula(axis: Axis) -> tuple[int, ...] | None:
     """What the extension asks of an axis: size, outputs, stride, taps, dilation, start, and the positions that count
     before and after the input; size and outputs alone for bins. None if it is neither of the two."""
     if axis.is_sliding:
@@ -426,9 +426,9 @@ def _formula(axis: Axis) -> tuple[int, ...] | None:
 
 def _fits(axis: Axis) -> bool:
     """Whether the extension has a formula for an axis, and 64 bits are enough for it."""
-    formula = _formula(axis)
-    if formula is None or len(formula) == 2:
-        return formula is not None and axis.size * axis.outputs < 1 << 62
+    found = formula(axis)
+    if found is None or len(found) == 2:
+        return found is not None and axis.size * axis.outputs < 1 << 62
     return axis.dilation == 1 or axis.stride < 1 << 31
 
 

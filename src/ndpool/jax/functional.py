@@ -1,0 +1,139 @@
+"""ndpool's functions, `max_pool(x, kernel_size, ...)` and the others, on JAX arrays and tracers.
+
+A function is a record: `apply` runs one. Only `beta` and `norm_type` may be traced values: then they have derivatives.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from ..api import rank_in
+from ..arguments import named
+from ..engines import dtypes
+from ..errors import PoolTypeError
+from ..op import Op, function_name
+from ..record_text import NAMED
+from . import composed, learnable, primitives
+from .pooled import Pooled, first_winner, of
+
+NAMES = list(map(function_name, NAMED))  # of the functions: the records whose law is ndpool's
+
+
+def apply(op: Op, x: Any) -> Any:
+    """A record of ndpool on a JAX array: the pooled values; with `return_indices`, and where each was taken from.
+
+    >>> import jax.numpy as jnp, ndpool
+    >>> apply(ndpool.MaxPool(2), jnp.array([[1.0, 5.0], [4.0, 3.0]]))
+    Array([[5.]], dtype=float32)
+    """
+    with named(op.name):
+        x = array(x)
+        law = op.law
+        dtypes.check(law.kinds, law.name, x.dtype)
+        one = of(op, x.shape)
+        dropped = op.pooled_axes(x.ndim) if not getattr(op, "keepdims", True) else ()
+        if not getattr(op, "return_indices", False):
+            return _shown(primitives.forward(one, x), dropped)
+        return tuple(_shown(a, dropped) for a in _with_indices(one, op.pooled_axes(x.ndim), x))
+
+
+def array(x: Any, name: str = "x") -> Any:
+    """x, if it is an array that JAX takes as it is."""
+    if isinstance(x, jax.Array):
+        return x
+    if isinstance(x, (np.ndarray, np.generic)):
+        return jnp.asarray(x)
+    raise PoolTypeError(f"{name} is a {type(x).__name__}, not a JAX array; use jax.numpy.asarray({name})")
+
+
+def _shown(y: Any, dropped: tuple[int, ...]) -> Any:
+    return jnp.squeeze(y, dropped) if dropped else y
+
+
+def _with_indices(one: Pooled, axes: tuple[int, ...], x: Any) -> tuple[Any, Any]:
+    """The values, and flat row-major positions among `axes` of the winners; -1 where nothing is read."""
+    first = first_winner(one)
+    y, residual = primitives.winners(first, x)
+    if one is not first:
+        y = primitives.forward(one, x)
+    return y, composed.positions(first, residual, axes)
+
+
+def _function(record: type[Op]) -> Callable[..., Any]:
+    """`function(x, *args)` is `record(*args)` on a JAX array."""
+    name = function_name(record.__name__)
+    own = inspect.signature(record)
+    made = lru_cache(maxsize=1024, typed=True)(record)
+    learns = next((learnt for learnt in learnable.LEARNT if learnt in own.parameters), None)
+
+    def call(x: Any, /, *args: Any, **kwargs: Any) -> Any:
+        try:
+            return apply(made(*args, **kwargs), x)
+        except TypeError as error:
+            if isinstance(error, PoolTypeError) or not str(error).startswith("unhashable"):
+                raise
+        given = _named(own, args, kwargs)  # an argument without a hash: a list, or a JAX array
+        parameter = given.pop(learns) if learns and isinstance(given.get(learns), jax.Array) else None
+        _reject_traced(name, given)
+        if parameter is None:
+            return apply(record(*args, **kwargs), x)
+        with named(name):
+            return learnable.LEARNT[learns](record, given, array(x), parameter, apply)  # type: ignore[index]
+
+    first = inspect.Parameter("x", inspect.Parameter.POSITIONAL_ONLY, annotation=Any)
+    call.__signature__ = own.replace(parameters=[first, *own.parameters.values()], return_annotation=Any)  # type: ignore[attr-defined]
+    call.__doc__ = f"`ndpool.{name}` on a JAX array: {str(record.__doc__).partition('>>>')[0].strip()}"
+    call.__name__ = call.__qualname__ = name
+    call.__module__ = __name__
+    return call
+
+
+def _named(own: inspect.Signature, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+    """The arguments by name; those that do not fit are told by the record itself."""
+    try:
+        return dict(own.bind_partial(*args, **kwargs).arguments)
+    except TypeError:
+        return dict(kwargs)
+
+
+def _reject_traced(name: str, given: dict[str, Any]) -> None:
+    for argument, value in given.items():
+        entries = value if isinstance(value, (tuple, list)) else (value,)
+        if any(isinstance(entry, jax.core.Tracer) for entry in entries):
+            raise PoolTypeError(
+                f"{name}: {argument} is a traced value, but a window is fixed when a program is traced; "
+                f"give {argument} as Python numbers, or name it in static_argnames of jax.jit"
+            )
+
+
+globals().update({function_name(record.__name__): _function(record) for record in NAMED.values()})
+
+
+def ranked(name: str) -> Any:
+    """`max_pool2d` is `max_pool` on the last two axes. None for other names."""
+    stem, axes = rank_in(name) or ("", ())
+    if stem not in NAMES:
+        return None
+    function = globals()[stem]
+
+    def spelled(x: Any, /, *args: Any, **kwargs: Any) -> Any:
+        if "axes" in kwargs:
+            raise PoolTypeError(f"{name}: takes no axes, because it pools axes {axes}; use {stem}(..., axes=...)")
+        return function(x, *args, axes=axes, **kwargs)
+
+    spelled.__name__ = spelled.__qualname__ = name
+    spelled.__doc__ = f"`{stem}` with axes={axes}. {function.__doc__}"
+    spelled.__module__ = __name__
+    return spelled
+
+
+if TYPE_CHECKING:
+
+    def __getattr__(name: str) -> Callable[..., Any]: ...
