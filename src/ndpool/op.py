@@ -312,7 +312,7 @@ class Op(ABC):
 
         >>> from ndpool import AvgPool
         >>> AvgPool((2,), stride=1).jacobian([1.0, 5.0, 2.0])
-        [[0.5, 0.5, 0], [0, 0.5, 0.5]]
+        [[0.5, 0.5, 0.0], [0.0, 0.5, 0.5]]
         """
         with named(self.name):
             bound = self._bind(x)
@@ -325,7 +325,7 @@ class Op(ABC):
         """The tangent of vjp(x, dy) for the tangent `dx` of x: the Hessian of <dy, self(x)> times dx.
 
         >>> from ndpool import LpPool
-        >>> LpPool(2, (2,)).hvp([3.0, 4.0], [1.0, 0.0], [1.0])
+        >>> [round(h, 3) for h in LpPool(2, (2,)).hvp([3.0, 4.0], [1.0, 0.0], [1.0])]
         [0.128, -0.096]
         """
         with named(self.name):

@@ -171,7 +171,7 @@ class Run:
         if element is not None:
             flat[element] = 1
         array = flat.reshape(shape)
-        return self._constant(array) if self.exact else self._array(array, dtype)
+        return settled(array, self.whole) if self.exact else self._array(array, dtype)
 
     def stacked(self, rows: list[Any], shape: Shape) -> Any:
         return library(rows[0]).stack(rows, axis=0) if rows else self.basis((0, *shape), None)

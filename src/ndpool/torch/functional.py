@@ -103,7 +103,8 @@ def _function(record: type[Op], rank: int | None) -> Callable[..., Any]:
             if is_dynamo_compiling():
                 args, kwargs = fixed(args), {key: fixed(value) for key, value in kwargs.items()}
                 found = _constant_call(name, args, tuple(kwargs.items()))
-                input = found.taken(input)
+                dtype = _constant_dtype(name, args, tuple(kwargs.items()), input.dtype)
+                input = input if dtype is None else input.to(dtype)
                 pooling = _constant_pooling(name, args, tuple(kwargs.items()), input.dtype, input.ndim)
                 return routing.traced(found, pooling, input)
             try:
@@ -180,6 +181,13 @@ def fixed(value: Any) -> Any:
 @private.constant
 def _constant_call(name: str, args: tuple[Any, ...], kwargs: tuple[Any, ...]) -> Call:
     return MADE[name](*args, **dict(kwargs))
+
+
+@private.constant
+def _constant_dtype(
+    name: str, args: tuple[Any, ...], kwargs: tuple[Any, ...], given: torch.dtype
+) -> torch.dtype | None:
+    return _constant_call(name, args, kwargs).converts(given)
 
 
 @private.constant

@@ -58,12 +58,17 @@ class Call:
     def pooling(self, ndim: int) -> Pooling:
         return of(self.op, ndim)
 
+    def converts(self, given: torch.dtype) -> torch.dtype | None:
+        """The dtype that the record asks for instead of the one given; None if it asks for no other."""
+        if self.dtype is None or given is self.dtype:
+            return None
+        allows(given, name(self.dtype))
+        return self.dtype
+
     def taken(self, x: Any) -> Any:
         """x in the dtype that the record asks for."""
-        if self.dtype is None or not isinstance(x, Tensor) or x.dtype is self.dtype:
-            return x
-        allows(x.dtype, name(self.dtype))
-        return x.to(self.dtype)
+        dtype = self.converts(x.dtype) if isinstance(x, Tensor) else None
+        return x if dtype is None else x.to(dtype)
 
     def accept(self, x: Any) -> None:
         """Raise for what is not a tensor of numbers that the law takes."""
