@@ -197,7 +197,7 @@ def _torch_functions(case: Case, F: Any) -> Iterator[Spelling]:
     """The case as a function of `torch.nn.functional`, or of a module with the same names."""
     op, rank = case.row.op, case.rank
     stem = {"max": "max", "mean": "avg", "lp": "lp"}[case.law]
-    if not isinstance(op, ndpool.op.Sliding):
+    if not isinstance(op, ndpool.forms.Sliding):
         pool, outs = getattr(F, f"adaptive_{stem}_pool{rank}d"), case.dys[0].shape[-rank:]
         yield "", lambda x: pool(x, outs)
         return
@@ -216,7 +216,7 @@ def _torch_functions(case: Case, F: Any) -> Iterator[Spelling]:
 def _torch_reductions(case: Case) -> Iterator[Spelling]:
     """One window over everything, as networks also write it."""
     axes, outs = tuple(range(-case.rank, 0)), case.dys[0].shape[-case.rank :]
-    if isinstance(case.row.op, ndpool.op.Sliding) or set(outs) != {1}:
+    if isinstance(case.row.op, ndpool.forms.Sliding) or set(outs) != {1}:
         return
     if case.law == "mean":
         yield " mean", lambda x: x.mean(axes, keepdim=True)
@@ -292,7 +292,7 @@ def _jax_functions(case: Case, order: tuple[int, ...]) -> Iterator[Spelling]:
     op = case.row.op
     if case.law == "smooth_max":
         yield from _jax_smooth(case)
-    elif isinstance(op, ndpool.op.Sliding):
+    elif isinstance(op, ndpool.forms.Sliding):
         yield "", _jax_window(case, order)
     else:
         yield "", _jax_bins(case)
@@ -373,7 +373,7 @@ def spell_onnxruntime(case: Case, phase: Phase, threads: int) -> Iterator[Conten
     from onnx import helper
 
     options: dict[str, Any] = {}
-    if isinstance(case.row.op, ndpool.op.Global):
+    if isinstance(case.row.op, ndpool.forms.Global):
         kind = "GlobalMaxPool" if case.law == "max" else "GlobalAveragePool"
     else:
         kind = "MaxPool" if case.law == "max" else "AveragePool"
@@ -437,9 +437,9 @@ def _openvino_pool(case: Case, x: Any) -> Any:
     import openvino as ov
 
     taps, op = case.slide, case.row.op
-    if isinstance(op, ndpool.op.Global):
+    if isinstance(op, ndpool.forms.Global):
         return ov.opset8.reduce_mean(x, np.arange(case.x.ndim - case.rank, case.x.ndim), True).output(0)
-    if isinstance(op, ndpool.op.Adaptive):
+    if isinstance(op, ndpool.forms.Adaptive):
         return ov.opset8.adaptive_avg_pool(x, np.array(case.dys[0].shape[-case.rank :])).output(0)
     assert taps is not None
     kernel, stride, padding = (list(sizes) for sizes in (taps.kernel, taps.stride, taps.padding))

@@ -109,7 +109,7 @@ def slide(op: ndpool.Op, shape: tuple[int, ...]) -> Slide | None:
     def each(size: Any) -> tuple[int, ...]:
         return tuple(size) if isinstance(size, tuple) else (size,) * rank
 
-    if isinstance(op, ndpool.op.Sliding):
+    if isinstance(op, ndpool.forms.Sliding):
         return Slide(each(op.kernel_size), each(op.stride or op.kernel_size), each(op.padding))
     sizes, outs = shape[-rank:], op.window(shape).out_shape[-rank:]
     if any(n % o for n, o in zip(sizes, outs, strict=True)):

@@ -20,7 +20,6 @@ import ndpool
 from ndpool import PoolError, PoolTypeError, arrays
 from ndpool.arrays import Adapter, Held
 from ndpool.arrays.cupy import Borrowed
-from ndpool.engines import portable
 
 from . import examples
 from .cases import RECORDS, SHAPE, sliding_arguments

@@ -71,12 +71,13 @@ def by_sorting(xp: Any, values: Any, places: Any, size: int, duplicates: str) ->
     dtype, rows = values.dtype, values.shape[0]
     if 0 in values.shape:
         return xp.zeros((rows, size), dtype=dtype)
-    places = xp.astype(places, xp.int64)
-    base = xp.reshape(xp.arange(rows, dtype=xp.int64) * size, (-1, 1))
+    whole = xp.arange(0).dtype  # the library's own integers: JAX has none of 64 bits unless asked for them
+    places = xp.astype(places, whole)
+    base = xp.reshape(xp.arange(rows, dtype=whole) * size, (-1, 1))
     key = xp.reshape(xp.where(places < 0, xp.full_like(places, rows * size), places + base), (-1,))
     by_key = xp.argsort(key, stable=True)
     key, values = xp.take(key, by_key, axis=0), xp.take(xp.reshape(values, (-1,)), by_key, axis=0)
-    here = xp.arange(rows * size, dtype=xp.int64)
+    here = xp.arange(rows * size, dtype=whole)
     first, end = (xp.searchsorted(key, here, side=side) for side in ("left", "right"))
     if duplicates == "last":
         first = xp.where(end > first, end - 1, first)
@@ -90,7 +91,7 @@ def by_sorting(xp: Any, values: Any, places: Any, size: int, duplicates: str) ->
         return x
 
     if kind(dtype) == "bool":
-        return total(xp.astype(values, xp.int64)) > 0
+        return total(xp.astype(values, whole)) > 0
     values = xp.astype(values, wide(xp, dtype))
     if kind(dtype) != "integer":
         return xp.astype(total(values), dtype)

@@ -121,7 +121,8 @@ def _pieces(record: Callable[..., Op], x: Array, axis: int, outputs: int) -> Arr
 
 def _module(base: type[_Module], name: str, rank: int, doc: str, **fields: Any) -> type[Any]:
     made = type(name, (base,), {"__doc__": doc, "_rank": rank, "__module__": __name__, **fields})
-    return jax.tree_util.register_static(made)
+    jax.tree_util.register_static(made)
+    return made
 
 
 for _n in (1, 2, 3):

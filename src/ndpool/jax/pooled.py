@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
 from ..errors import PoolError, PoolTypeError
+from ..lazy import lazy
 from ..op import Op
 from ..spec import Axis, Law, Window, each
 
@@ -26,12 +27,12 @@ class Pooled:
     law: Law
     window: Window
 
-    @cached_property
+    @lazy
     def pooled_axes(self) -> tuple[int, ...]:
         """The axes on which not every output reads itself."""
         return tuple(i for i, axis in enumerate(self.window.axes) if not axis.is_identity)
 
-    @cached_property
+    @lazy
     def residual(self) -> np.dtype[Any]:
         """The type of which tap won: the smallest that can number all taps of a window."""
         taps = math.prod(self.window.axes[i].taps for i in self.pooled_axes)

@@ -204,11 +204,12 @@ def _abstract(mode: str, *arrays: Any, one: Pooled) -> Any:
 
 @lru_cache(maxsize=2048)
 def _compiled(mode: str, one: Pooled) -> Callable[..., Any]:
-    return jax.jit(partial(PRIMITIVES[mode].bind, one=one))
+    run: Callable[..., Any] = jax.jit(partial(PRIMITIVES[mode].bind, one=one))
+    return run
 
 
 def _eagerly(mode: str, *arrays: Any, one: Pooled) -> Any:
-    if jax.config.jax_disable_jit:  # type: ignore[attr-defined]  # or this would come back here
+    if jax.config.jax_disable_jit:  # or this would come back here
         with jax.disable_jit(False):
             return _compiled(mode, one)(*arrays)
     return _compiled(mode, one)(*arrays)

@@ -49,7 +49,9 @@ class Call:
     whether the result is negated, and the plans for tensors it has seen, which need no more questions."""
 
     def __init__(self, op: Op, rank: int | None = None, negated: bool = False):
-        self.dtype = None if op.dtype is None else getattr(torch, op.dtype)  # what tensors are converted to first
+        self.dtype: torch.dtype | None = (
+            None if op.dtype is None else getattr(torch, op.dtype)
+        )  # what tensors are converted to first
         self.op, self.rank, self.negated = op if op.dtype is None else replace(op, dtype=None), rank, negated
         self.indices = bool(getattr(op, "return_indices", False))
         self.keeps = bool(getattr(op, "keepdims", True))
