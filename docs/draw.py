@@ -159,7 +159,7 @@ def main_ways() -> Iterator[str]:
     yield from box(302, 394, 144, 66, "portable.py", "arrays of any", "array-API library")
     yield from box(458, 394, 196, 66, "native.py", "NumPy arrays,", "and tensors on the CPU")
     yield from box(134, 496, 156, 62, "spec/pool.py", "Python's numbers,", "Fractions, ...")
-    yield from box(302, 496, 144, 62, "its library", "NumPy, JAX, ...", "whole arrays")
+    yield from box(302, 496, 144, 62, "its library", "NumPy, any other", "whole arrays")
     yield from box(458, 496, 196, 62, "native/", "C++, compiled for each", "instruction set")
 
 
