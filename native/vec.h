@@ -363,6 +363,7 @@ template <class T, class Body> INLINE void each_once(i64 n, Body body) {
   for (; j + LANES<Vec<T>> <= n; j += LANES<Vec<T>>) body(Vec<T>{}, j);
   for (; j < n; j++) body(One<T>{}, j);
 }
+// The same with MANY vectors at a time while there are as many: body(X{}, how many, j)
 template <class T, int MANY, class Body> INLINE void each_block_once(i64 n, Body body) {
   constexpr int N = LANES<Vec<T>>;
   std::integral_constant<int, 1> one;

@@ -38,6 +38,14 @@ Array = np.ndarray[Any, Any]
 NAME = "native"
 NOT_BUILT = Path(__file__).parents[1] / "not_built.txt"
 FORWARD, WINNERS, JVP, VJP, JVP_BY_WINNER, VJP_BY_WINNER, POSITIONS = range(7)
+MODES = {  # by the names that adapters call their operators
+    "forward": FORWARD,
+    "winners": WINNERS,
+    "jvp": JVP,
+    "vjp": VJP,
+    "jvp_by_winner": JVP_BY_WINNER,
+    "vjp_by_winner": VJP_BY_WINNER,
+}
 NAMES = ("float32", "float64", "float16", "bfloat16", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32")
 TYPES = {dtype: i for i, dtype in enumerate((*NAMES, "uint64"))} | {"bool": NAMES.index("uint8")}
 MOST_AXES = 30

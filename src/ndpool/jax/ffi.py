@@ -28,15 +28,6 @@ FORMAT = 1  # of the numbers; native/xla.cpp has it, too
 PER_AXIS = 8
 LIMIT = 1 << 31  # of the numbers of an axis
 
-MODES = {
-    "forward": native.FORWARD,
-    "winners": native.WINNERS,
-    "jvp": native.JVP,
-    "vjp": native.VJP,
-    "jvp_by_winner": native.JVP_BY_WINNER,
-    "vjp_by_winner": native.VJP_BY_WINNER,
-}
-
 # the side of the window on which each argument lies, and the results: as inputs ("size"), or as "outputs"
 ARGUMENTS = {
     "forward": ("size",),
@@ -46,7 +37,7 @@ ARGUMENTS = {
     "jvp_by_winner": ("outputs", "size"),
     "vjp_by_winner": ("outputs", "outputs"),
 }
-RESULTS = {mode: "size" if mode in ("vjp", "vjp_by_winner") else "outputs" for mode in MODES}
+RESULTS = {mode: "size" if mode in ("vjp", "vjp_by_winner") else "outputs" for mode in native.MODES}
 
 
 @cache
@@ -115,7 +106,8 @@ def numbers(one: Pooled, mode: str, folded: tuple[Axis, ...]) -> tuple[int, ...]
     """The plan, as native/xla.cpp reads it."""
     to = LAWS[one.law.name](*one.law.params)
     bits = int(np.float64(to.parameter).view(np.int64))
-    head = (FORMAT, MODES[mode], to.code, to.ties, to.ignore_nan, to.flip, to.mean, bits, to.divisor, len(folded))
+    law = (to.code, to.ties, to.ignore_nan, to.flip, to.mean, bits, to.divisor)
+    head = (FORMAT, native.MODES[mode], *law, len(folded))
     found = list(map(int, head))
     for axis in folded:
         formula = native.formula(axis)

@@ -23,7 +23,7 @@ from . import composed, ffi
 from .pooled import Pooled
 
 Array = Any
-PRIMITIVES = {mode: Primitive(f"ndpool_{mode}") for mode in ffi.MODES}
+PRIMITIVES = {mode: Primitive(f"ndpool_{mode}") for mode in ffi.RESULTS}
 
 
 def forward(one: Pooled, x: Array) -> Array:

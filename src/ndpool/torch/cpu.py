@@ -24,15 +24,6 @@ from .memory import WORDS, Array, Shape, Word, array, bfloat16, dense, word
 # elements up to which NumPy's memory with a tensor around it is cheaper than a tensor with an array around it
 SMALL = 4096
 
-MODES = {
-    "forward": native.FORWARD,
-    "winners": native.WINNERS,
-    "jvp": native.JVP,
-    "vjp": native.VJP,
-    "jvp_by_winner": native.JVP_BY_WINNER,
-    "vjp_by_winner": native.VJP_BY_WINNER,
-}
-
 
 @dataclass(frozen=True, slots=True)
 class Side:
@@ -104,7 +95,7 @@ class OnCPU(Bound):
                 residual.zero_()
         else:
             read = None if x is None else self._ordered(x) if mode in BY_WINNER else self._laid(x)
-            self._write(side, MODES[mode], read, None if moved is None else self._laid(moved), out, tap)
+            self._write(side, native.MODES[mode], read, None if moved is None else self._laid(moved), out, tap)
         return (y,) if residual is None else (y, residual)
 
     def _write(self, side: Side, mode: int, x: Any, a: Any, out: Array, tap: Array | None) -> None:
