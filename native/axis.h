@@ -6,6 +6,9 @@
 //   readers   the outputs that read a position, of an axis that slides. (The readers of bins are bins again, with sizes
 //             and outputs exchanged.)
 //
+// An axis may be a part of another: some of its outputs, over the positions that they lie between. It then folds as
+// that one does, so that a part of an array is pooled with the bits of the whole.
+//
 // start and taps are those of the whole window; what lies outside the input is then clipped away. Functions are forced
 // inline or in an unnamed namespace: each instruction set compiles its own, and the linker must find none to share.
 // Those that divide are marked cold, so that loops which ask for windows keep their registers.
@@ -33,6 +36,8 @@ struct Axis {
   i64 origin, most_taps;    // sliding and readers: where output 0 starts; the taps of the largest window
   i64 before, after;        // positions that count beyond either end, as zeros
   const Cover *listed;      // what each output covers, in a list, if there are few of them; else null
+  i64 first_output = 0, first_position = 0;  // what output 0 and position 0 are called in the axis this is a part of,
+  i64 of_outputs, of_size;                   // and how many of each that has
   // readers: what they read is a sliding axis with this stride, step and last tap. Cover k and k + period of it read a
   // position at once, and `inverse` finds the first of them.
   i64 read_stride, read_step, read_last, common, period, inverse;
@@ -49,6 +54,8 @@ struct Axis {
   bool shrinks;     // windows that lie far apart: one output takes the place of many positions
   bool as_columns;  // rows are better folded as columns: many of their outputs are unlike their neighbours
   bool gaps;        // some output may read nothing
+
+  bool is_part() const { return size != of_size || outputs != of_outputs; }
 
   // Whether windows lie one after another, from the first position to the last.
   bool tiles() const {
@@ -76,8 +83,9 @@ namespace {
 
 // floor(o size / outputs) up to ceil((o + 1) size / outputs)
 [[gnu::cold, gnu::noinline]] Cover bin(const Axis &a, i64 o) {
-  i64 first = o * a.size / a.outputs;
-  return {first, ((o + 1) * a.size + a.outputs - 1) / a.outputs - first};
+  o += a.first_output;
+  i64 first = o * a.of_size / a.of_outputs, stop = ((o + 1) * a.of_size + a.of_outputs - 1) / a.of_outputs;
+  return {first - a.first_position, stop - first};
 }
 
 // Output o of the sliding axis reads position i with tap k if origin + o read_stride + k read_step = i. Those k are

@@ -7,9 +7,9 @@
 //   forwards                 --------->             from the beginning of the block: goes along with the windows
 //   window at 2      2 3 4   5 6                    backwards[2] merged with forwards[6]
 //
-// Three merges per output. Blocks lie at multiples of the window's length along the axis, wherever the outputs wanted
-// begin, so how the work is cut changes no bit. Elements inside the axis are the vectors; where a last vector would run
-// over the end, it begins earlier and makes some results twice.
+// Three merges per output. Blocks lie at multiples of the window's length along the axis, or along the axis that this
+// one is a part of, wherever the outputs wanted begin, so how the work is cut changes no bit. Elements inside the axis
+// are the vectors; where a last vector would run over the end, it begins earlier and makes some results twice.
 #pragma once
 #include "pass.h"
 
@@ -30,8 +30,9 @@ NOINLINE void fold_column(const P &p, typename P::To to, typename P::From from, 
   constexpr i64 N = LANES<X>;
   const Axis &axis = p.axis;
   const Law &law = p.law;
-  // taps are numbered along the axis; those in [low, high) are in memory
-  i64 k = floor_div(start, axis.step), origin = start - k * axis.step - p.first_held, hop = axis.step * p.pitch;
+  // taps are numbered along the whole axis; those in [low, high) are in memory
+  i64 k = floor_div(start + axis.first_position, axis.step), hop = axis.step * p.pitch;
+  i64 origin = start - k * axis.step - p.first_held;
   i64 low = -floor_div(origin, axis.step), high = -floor_div(origin - p.held, axis.step);
   from = from + origin * p.pitch;
   auto tap = [&](i64 i, S *s) INLINE_LAMBDA {

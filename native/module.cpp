@@ -57,15 +57,22 @@ const std::vector<const Kernels *> &built() {
 // -- reading arguments
 // ---------------------------------------------------------------------------------------------------
 
-// An axis: (size, outputs, stride, taps, step, origin, before, after), or (size, outputs) for bins.
+// An axis: (size, outputs, stride, taps, step, origin, before, after), or (size, outputs) for bins. Of a part of it,
+// also (first output, outputs, first position, size).
 bool read_axis(PyObject *given, std::vector<OwnedAxis> &to) {
-  std::vector<i64> f;
+  std::vector<i64> f, p;
   if (!ints(given, f)) return false;
+  if (f.size() == 6 || f.size() == 12) p.assign(f.end() - 4, f.end()), f.resize(f.size() - 4);
   bool valid = (f.size() == 2 || f.size() == 8) && f[0] > 0 && f[1] > 0;
   if (valid && f.size() == 8) valid = f[2] > 0 && f[3] > 0 && f[4] > 0 && f[6] >= 0 && f[7] >= 0;
+  if (valid && !p.empty()) {
+    auto within = [](i64 first, i64 n, i64 all) { return first >= 0 && n > 0 && n <= all && first <= all - n; };
+    valid = within(p[0], p[1], f[1]) && within(p[2], p[3], f[0]);
+  }
   if (!valid) return PyErr_Format(PyExc_ValueError, "%R is not an axis", given), false;
   to.push_back(f.size() == 2 ? OwnedAxis::bins(f[0], f[1])
                              : OwnedAxis::sliding(f[0], f[1], f[2], f[3], f[4], f[5], f[6], f[7]));
+  if (!p.empty()) to.back() = OwnedAxis::part(to.back().axis, p[0], p[1], p[2], p[3]);
   return true;
 }
 

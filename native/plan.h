@@ -23,39 +23,46 @@ struct OwnedAxis {
   std::vector<Cover> list;
 
   static OwnedAxis sliding(i64 size, i64 outputs, i64 stride, i64 taps, i64 step, i64 origin, i64 before, i64 after) {
-    OwnedAxis owned;
-    Axis &a = owned.axis;
-    a.windows = Windows::sliding, a.slides = true, a.phases = 1;
-    a.size = size, a.outputs = outputs, a.step = step, a.origin = origin, a.before = before, a.after = after;
-    a.most_taps = taps, a.longest = std::min(taps, ceil_div(size, step));
-    a.stride = outputs > 1 ? stride : 1;
-    a.gaps = a.length(0) == 0 || a.length(outputs - 1) == 0 || step > size;
-    a.lowest = std::max<i64>(0, origin), a.highest = std::min(size, a.start(outputs - 1) + (taps - 1) * step + 1);
-    if (a.lowest >= a.highest) a.lowest = a.highest = 0;
-    owned.set_whole(ceil_div(-origin, a.stride), floor_div(size - 1 - (taps - 1) * step - origin, a.stride) + 1);
-    return owned;
+    Axis a{};
+    a.size = a.of_size = size, a.outputs = a.of_outputs = outputs, a.step = step, a.origin = origin;
+    a.before = before, a.after = after, a.most_taps = taps, a.stride = outputs > 1 ? stride : 1;
+    return sliding(a);
   }
 
   // Bins of which each starts as much after the one before are a sliding axis.
   static OwnedAxis bins(i64 size, i64 outputs) {
     i64 least = size / outputs, over = size % outputs;
     if (least > 0 && over <= 1) return sliding(size, outputs, least, least + over, 1, 0, 0, 0);
-    OwnedAxis owned;
-    Axis &a = owned.axis;
-    a.windows = Windows::bins, a.size = size, a.outputs = outputs, a.step = a.phases = 1;
-    a.longest = a.most_taps = least + (over > std::gcd(over, outputs) ? 2 : 1);
-    a.lowest = 0, a.highest = size;
-    owned.find_run();
-    owned.list_few();
-    return owned;
+    Axis a{};
+    a.size = a.of_size = size, a.outputs = a.of_outputs = outputs, a.step = 1;
+    a.most_taps = least + (over > std::gcd(over, outputs) ? 2 : 1);
+    return bins(a);
+  }
+
+  // `outputs` of an axis, over `size` of its positions, between which lies all that they read.
+  static OwnedAxis part(const Axis &of, i64 first_output, i64 outputs, i64 first_position, i64 size) {
+    Axis a{};
+    a.size = size, a.of_size = of.size, a.outputs = outputs, a.of_outputs = of.outputs;
+    a.first_output = first_output, a.first_position = first_position;
+    a.step = of.step, a.stride = of.stride, a.most_taps = of.most_taps;
+    a.origin = of.origin + first_output * of.stride - first_position;
+    if (!of.slides) return bins(a);
+    a.before = of.before + first_position, a.after = of.after + of.size - size - first_position;
+    return sliding(a);
   }
 
   // Which outputs read each position.
   static OwnedAxis readers(const Axis &of) {
-    if (!of.slides) return bins(of.outputs, of.size);
+    if (!of.slides) {
+      OwnedAxis all = bins(of.of_outputs, of.of_size);
+      if (!of.is_part()) return all;
+      return part(all.axis, of.first_position, of.size, of.first_output, of.outputs);
+    }
     OwnedAxis owned;
     Axis &a = owned.axis;
     a.windows = Windows::readers, a.size = of.outputs, a.outputs = of.size, a.origin = of.origin;
+    a.of_size = of.of_outputs, a.of_outputs = of.of_size;
+    a.first_output = of.first_position, a.first_position = of.first_output;
     a.read_stride = of.stride, a.read_step = of.step, a.read_last = of.most_taps - 1;
     a.common = std::gcd(of.step, of.stride), a.period = of.stride / a.common, a.step = of.step / a.common;
     a.inverse = inverse(a.step, a.period);
@@ -69,21 +76,21 @@ struct OwnedAxis {
     return owned;
   }
 
-  // `moves`: positions that the window moves on for the next output, as the window alone says it
-  void decide(i64 taps, i64 moves) {
-    axis.blocks = taps > DIRECT && taps - 1 > 2 * moves + 4;  // merges per output: each tap, or each position twice
-    axis.lines = !axis.blocks && taps >= LINE && moves > 2;
-    axis.shrinks = axis.lines || (!axis.blocks && moves > MOST_WRITTEN_OUT);
-    i64 unlike = axis.outputs - (axis.whole_to - axis.whole_from);
-    bool phased = axis.phases > 2 || (axis.phases == 2 && axis.outputs < PHASED_FROM);
-    axis.as_columns = !axis.lines && axis.outputs > 1 && (phased || unlike * EDGES > axis.outputs);
+  // How outputs fold, by the window alone (of a part, by that of the whole): it moves on by a stride, or where there is
+  // one output, or bins, which overlap by less than they move on, by its taps.
+  void decide_forward() { decide(axis.most_taps, axis.slides && axis.of_outputs > 1 ? axis.stride : axis.most_taps); }
+
+  // How the readers of an axis do.
+  void decide_back(const Axis &of) {
+    bool several = std::min(axis.most_taps, ceil_div(axis.of_size, axis.step)) > 1;
+    decide(several && of.slides ? axis.most_taps : 1, 1);
   }
 
   // Whether all outputs count as much as each other (for certain), and whether some may count positions that they do
   // not read, or nothing at all.
   bool even() const {
     const Axis &a = axis;
-    if (a.windows == Windows::bins) return a.size % a.outputs == std::gcd(a.size, a.outputs);
+    if (a.windows == Windows::bins) return a.of_size % a.of_outputs == std::gcd(a.of_size, a.of_outputs);
     if (a.outputs > FEW_OUTPUTS) return a.count(0) == a.most_taps && a.count(a.outputs - 1) == a.most_taps;
     bool same = true;
     for (i64 o = 1; o < a.outputs; o++) same = same && a.count(o) == a.count(0);
@@ -100,6 +107,40 @@ struct OwnedAxis {
   }
 
  private:
+  // What follows from the numbers of a sliding axis, or of bins, that are given.
+  static OwnedAxis sliding(const Axis &given) {
+    OwnedAxis owned{.axis = given, .list = {}};
+    Axis &a = owned.axis;
+    i64 spread = (a.most_taps - 1) * a.step;
+    a.windows = Windows::sliding, a.slides = true, a.phases = 1,
+    a.longest = std::min(a.most_taps, ceil_div(a.size, a.step));
+    a.gaps = a.length(0) == 0 || a.length(a.outputs - 1) == 0 || a.step > a.size;
+    a.lowest = std::max<i64>(0, a.origin), a.highest = std::min(a.size, a.start(a.outputs - 1) + spread + 1);
+    if (a.lowest >= a.highest) a.lowest = a.highest = 0;
+    owned.set_whole(ceil_div(-a.origin, a.stride), floor_div(a.size - 1 - spread - a.origin, a.stride) + 1);
+    return owned;
+  }
+
+  static OwnedAxis bins(const Axis &given) {
+    OwnedAxis owned{.axis = given, .list = {}};
+    Axis &a = owned.axis;
+    a.windows = Windows::bins, a.phases = 1, a.longest = std::min(a.most_taps, a.size), a.lowest = 0,
+    a.highest = a.size;
+    owned.find_run();
+    owned.list_few();
+    return owned;
+  }
+
+  // `moves`: positions that the window moves on for the next output
+  void decide(i64 taps, i64 moves) {
+    axis.blocks = taps > DIRECT && taps - 1 > 2 * moves + 4;  // merges per output: each tap, or each position twice
+    axis.lines = !axis.blocks && taps >= LINE && moves > 2;
+    axis.shrinks = axis.lines || (!axis.blocks && moves > MOST_WRITTEN_OUT);
+    i64 unlike = axis.outputs - (axis.whole_to - axis.whole_from);
+    bool phased = axis.phases > 2 || (axis.phases == 2 && axis.outputs < PHASED_FROM);
+    axis.as_columns = !axis.lines && axis.outputs > 1 && (phased || unlike * EDGES > axis.outputs);
+  }
+
   // Windows repeat from `from` to `to`; where none lies inside the input, one in the middle does by itself.
   void set_whole(i64 from, i64 to) {
     Axis &a = axis;
@@ -114,6 +155,7 @@ struct OwnedAxis {
   // so where a few bins together move on by as little (or as much) as they can, each of them does.
   void find_run() {
     Axis &a = axis;
+    if (a.outputs == 1) return void(a.stride = 1);
     i64 n = a.outputs, middle = n / 2, pair = std::min(middle, n - 2);
     a.stride = bin(a, pair + 1).start - bin(a, pair).start;
     auto even = [&](i64 from, i64 to) { return bin(a, to).start - bin(a, from).start == (to - from) * a.stride; };
@@ -123,7 +165,10 @@ struct OwnedAxis {
       while (from - hop >= 0 && even(from - hop, pair)) from -= hop;
     }
     i64 taps = bin(a, from).taps;
-    while (to > from && bin(a, to).taps != taps) to--;  // only the last two of a run may be longer or shorter
+    while (to > from && bin(a, to).taps != taps) to--;   // only the last two of a run may be longer or shorter
+    while (from < to && bin(a, from).start < 0) from++;  // of a part's readers, those at the ends may lie outside
+    while (from < to && bin(a, to).start + taps > a.size) to--;
+    if (bin(a, from).start < 0 || bin(a, from).start + taps > a.size) a.stride = 0;
     a.whole_from = from, a.whole_to = to + 1;
     if (a.stride < 1) a.whole_from = a.whole_to = middle;
   }
@@ -159,13 +204,12 @@ struct OwnedPlan {
     p.taps = 1, p.even = true, p.padded = p.empty = p.unread = false;
     for (OwnedAxis &owned : axes) {
       const Axis &a = owned.axis;
-      // uneven bins overlap by less than they move on
-      owned.decide(a.most_taps, a.slides && a.outputs > 1 ? a.stride : a.most_taps);
+      owned.decide_forward();
       p.even = p.even && owned.even(), p.padded = p.padded || owned.padded(), p.empty = p.empty || owned.empty();
       p.taps *= a.most_taps;
       flat_axes.push_back(a);
       OwnedAxis back = OwnedAxis::readers(a);
-      back.decide(back.axis.longest > 1 && a.slides ? back.axis.most_taps : 1, 1);
+      back.decide_back(a);
       p.unread = p.unread || back.axis.gaps;
       flat_readers.push_back(back.axis);
       readers.push_back(std::move(back));

@@ -425,7 +425,11 @@ def _merged(axes: list[Axis]) -> Axis:
 
 def formula(axis: Axis) -> tuple[int, ...] | None:
     """What the extension asks of an axis: size, outputs, stride, taps, dilation, start, and the positions that count
-    before and after the input; size and outputs alone for bins. None if it is neither of the two."""
+    before and after the input; size and outputs alone for bins. Of a part: those of the whole, then its first output
+    and position, each with how many there are. None if it is neither."""
+    if axis.of is not None:
+        found = formula(axis.of)
+        return found and (*found, axis.first, axis.outputs, axis.lo - axis.of.lo, axis.size)
     if axis.is_sliding:
         one = axis.simplified()
         return one.size, one.outputs, one.stride, one.taps, one.dilation, -one.lo, *one.margin
@@ -434,6 +438,7 @@ def formula(axis: Axis) -> tuple[int, ...] | None:
 
 def _fits(axis: Axis) -> bool:
     """Whether the extension has a formula for an axis, and 64 bits are enough for it."""
+    axis = axis.of or axis
     found = formula(axis)
     if found is None or len(found) == 2:
         return found is not None and axis.size * axis.outputs < 1 << 62

@@ -185,19 +185,19 @@ def _plan(axis: Axis) -> AxisPlan:
 
 def _regular(axis: Axis) -> AxisPlan:
     """All windows whole, by padding or cutting the input: slices and runs, however long the axis."""
-    d, s, outputs = axis.dilation, axis.stride, axis.outputs
-    taps, size = axis.taps, axis.lo + axis.stop(outputs - 1)
+    d, s, outputs, lo = axis.dilation, axis.stride, axis.outputs, -axis.start(0)
+    taps, size = axis.taps, lo + axis.stop(outputs - 1)
     s = s if outputs > 1 else size  # one output is not s away from anything
     levels = _levels(taps, axis.stride, 1)
     sizes = [size - d * ((1 << j) - 1) for j in range(max(levels, default=0) + 1)]
 
     def there(length: int, covers: int, start: int, step: int) -> tuple[int, int]:
         """Of `length` blocks of `covers` taps, the first at `start` and `step` apart, those that hold an input."""
-        first, stop = axis.lo - (covers - 1) * d - start, axis.lo + axis.size - start
+        first, stop = lo - (covers - 1) * d - start, lo + axis.size - start
         first = min(length, max(0, -(-first // step)))
         return first, min(length, max(first, -(-stop // step)))
 
-    padded = axis.lo > 0 or size > axis.lo + axis.size
+    padded = lo > 0 or size > lo + axis.size
 
     def meeting(length: int, first: tuple[int, int], second: tuple[int, int], step: int) -> Meeting:
         """Of so many pairs of blocks; of each side, the taps it covers and where it starts."""
@@ -223,18 +223,19 @@ def _regular(axis: Axis) -> AxisPlan:
         joins.append(Join(j, select(d * taken, sizes[j]), both))
         taken += 1 << j
     single = 1 + sum(join.level == 0 for join in joins)
-    apart = gcd(s, d)
-    most = min(-(-single * apart // s), (outputs - 1) * apart // d + 1)  # outputs that read one position
+    of = axis.of or axis
+    apart = gcd(of.stride, d)
+    most = min(-(-single * apart // of.stride), (of.outputs - 1) * apart // d + 1)  # outputs that read one position
     at_once = single > 4 and single > 4 * most
-    after = size - axis.lo - axis.size
-    return AxisPlan(axis.lo, after, size, tuple(hops), select(0, size), tuple(joins), _count(axis, taps), at_once)
+    after = size - lo - axis.size
+    return AxisPlan(lo, after, size, tuple(hops), select(0, size), tuple(joins), _count(axis, taps), at_once)
 
 
 def _count(axis: Axis, taps: int) -> Count:
     """All count their taps but those that begin before the margin, and those that end behind it."""
     before, after = axis.margin
-    head = min(axis.outputs, max(0, -(-(axis.lo - before) // axis.stride)))
-    whole = (axis.size + after + axis.lo - axis.extent) // axis.stride + 1
+    head = min(axis.outputs, max(0, -((axis.start(0) + before) // axis.stride)))
+    whole = (axis.size + after - axis.stop(0)) // axis.stride + 1
     tail = min(axis.outputs, max(head, whole))
 
     def counted(start: int, stop: int) -> Vector:
@@ -247,9 +248,10 @@ def _irregular(axis: Axis) -> AxisPlan:
     """Windows of different lengths, or that may step over the input: index vectors."""
     o, d = np.arange(axis.outputs), axis.dilation
     if axis.per == 1:
-        starts = axis.lo + axis.start(o)
+        before = -axis.start(0)
+        starts = before + axis.start(o)
         lengths = np.full(axis.outputs, axis.taps)
-        before, after = axis.lo, max(0, axis.stop(axis.outputs - 1) - axis.size)
+        after = max(0, axis.stop(axis.outputs - 1) - axis.size)
     else:
         starts, lengths = axis.span(o)
         before, after = 0, 0
@@ -259,7 +261,7 @@ def _irregular(axis: Axis) -> AxisPlan:
     there = (position >= 0) & (position < axis.size)
     starts = starts.astype(np.int32 if size < 1 << 31 else np.int64)
     lengths = np.maximum(lengths, 1)
-    levels = _levels(int(lengths.max(initial=1)), axis.stride, axis.per)
+    levels = _levels(axis.taps, axis.stride, axis.per)
 
     def meeting(a: Vector, b: Vector, more: Vector) -> Meeting:
         everywhere = Runs(((len(more), BOTH),))

@@ -25,11 +25,12 @@ class Axis:
     Before clipping, output o covers the positions
 
         start, start + dilation, start + 2 dilation, ...   below stop,   where
-        start = floor(o stride / per) - lo      stop = ceil((o stride + extent) / per) - lo
+        start = floor((first + o) stride / per) - lo      stop = ceil(((first + o) stride + extent) / per) - lo
 
     so an adaptive axis is a sliding one with the rational stride and extent n/out, rounded outwards. It *reads*
     those inside the input, [0, size), and *counts* those inside [-margin[0], size + margin[1]): positions that
-    are counted but not read are zeros.
+    are counted but not read are zeros. `part` makes an axis of some outputs alone: `of` is the axis they are from,
+    and `first` the number that output 0 has there.
 
     >>> axis = sliding(5, kernel=3, stride=2, padding=(1, 1))
     >>> [list(axis.reads(o)) for o in range(axis.outputs)]
@@ -46,14 +47,16 @@ class Axis:
     dilation: int = 1
     lo: int = 0
     margin: tuple[int, int] = (0, 0)
+    first: int = 0
+    of: Axis | None = None
 
     def start(self, o: Any) -> Any:
         """The first position that output `o` covers, before clipping."""
-        return o * self.stride // self.per - self.lo
+        return (o + self.first) * self.stride // self.per - self.lo
 
     def stop(self, o: Any) -> Any:
         """One past the last position that output `o` covers, before clipping; with a dilation, past the last tap."""
-        return _ceil_div(o * self.stride + self.extent, self.per) - self.lo
+        return _ceil_div((o + self.first) * self.stride + self.extent, self.per) - self.lo
 
     def span(self, o: Any, margin: tuple[int, int] = (0, 0)) -> tuple[Any, Any]:
         """First position and number of o's positions inside [-margin[0], size + margin[1]).
@@ -74,6 +77,7 @@ class Axis:
             and self.outputs == self.size
             and self.lo == 0
             and self.margin == (0, 0)
+            and self.of is None
         )
 
     @property
@@ -84,6 +88,7 @@ class Axis:
             and self.extent == self.size * self.per
             and self.lo == 0
             and self.margin == (0, 0)
+            and self.of is None
             and not self.is_identity
         )
 
@@ -102,6 +107,28 @@ class Axis:
         """The same axis over an input that has the positions that count, `margin`, inside."""
         before, after = self.margin
         return replace(self, size=self.size + before + after, lo=self.lo - before, margin=(0, 0))
+
+    def part(self, begin: int, end: int) -> tuple[range, Axis]:
+        """Outputs [begin, end) alone: the positions that they lie between, and what each reads of those.
+
+        A part reads and counts what these outputs read and count in the whole. It still knows the whole, because what
+        is merged first may depend on where in it a window lies.
+
+        >>> axis = sliding(9, kernel=3, stride=2, padding=(1, 1))
+        >>> where, part = axis.part(2, 4)
+        >>> where, [list(part.reads(o)) for o in range(part.outputs)]
+        (range(3, 8), [[0, 1, 2], [2, 3, 4]])
+        """
+        first, last = (min(max(p, 0), self.size) for p in (self.start(begin), self.stop(end - 1)))
+        where = range(first, last) if begin < end else range(0)
+        if self.is_identity:
+            return where, each(len(where))
+        if (begin, end) == (0, self.outputs) and where == range(self.size):
+            return where, self
+        part = replace(self, size=last - first, outputs=end - begin, lo=self.lo + first, first=self.first + begin)
+        before, after = self.margin[0] + first, self.margin[1] + self.size - last
+        margin = min(before, _positive(-part.start(0))), min(after, _positive(part.stop(end - begin - 1) - part.size))
+        return where, replace(part, margin=margin, of=self.of or self)
 
     @property
     def taps(self) -> int:
@@ -129,18 +156,22 @@ class Axis:
         >>> [list(sliding(5, kernel=3, stride=2, padding=(1, 1)).readers(p)) for p in range(5)]
         [[0], [0, 1], [1], [1, 2], [2]]
         """
-        at = (p + self.lo) * self.per
-        first, last = max(0, (at - self.extent) // self.stride + 1), (at + self.per - 1) // self.stride
-        last = min(self.outputs - 1, last)
+        near = self.covering(p, p + 1)
         if self.dilation == 1:
-            return range(first, last + 1)
+            return near
         # taps are `dilation` apart: (p + lo - o stride) mod dilation = 0 (with a dilation there is no fraction)
         common = math.gcd(self.stride, self.dilation)
         period = self.dilation // common
         if (p + self.lo) % common:
             return range(0)
-        o = (p + self.lo) // common * pow(self.stride // common, -1, period) % period if period > 1 else 0
-        return range(first + (o - first) % period, last + 1, period)
+        o = (p + self.lo) // common * pow(self.stride // common, -1, period) % period - self.first if period > 1 else 0
+        return range(near.start + (o - near.start) % period, near.stop, period)
+
+    def covering(self, begin: int, end: int) -> range:
+        """The outputs that cover any of the positions [begin, end), whether or not their taps step over them."""
+        before = ((begin + self.lo) * self.per - self.extent) // self.stride - self.first
+        last = ((end + self.lo) * self.per - 1) // self.stride - self.first
+        return range(max(0, before + 1), min(self.outputs - 1, last) + 1)
 
     @property
     def most_readers(self) -> int:
@@ -166,8 +197,8 @@ class Axis:
         if self.per > 1:
             return True
         return bool(
-            self.lo < self.extent
-            and (self.outputs - 1) * self.stride - self.lo < self.size
+            self.stop(0) > 0
+            and self.start(self.outputs - 1) < self.size
             and (self.dilation == 1 or self.dilation <= self.size)
         )
 
@@ -175,14 +206,14 @@ class Axis:
         """An output that reads nothing: the first, the last, or the first between them; None if all read something.
 
         Windows only move on. If both ends read something, one between can miss only an input that its taps step over:
-        (o stride - lo) mod dilation, the one position of a tap below `dilation`, is not below `size`.
+        start(o) mod dilation, the one position of a tap below `dilation`, is not below `size`.
         """
         for o in (0, self.outputs - 1):
             if not self.reads(o):
                 return o
         if self.size >= self.dilation:
             return None
-        low, high = ((n + self.lo) % self.dilation for n in (self.size, self.dilation - 1))
+        low, high = ((n - self.start(0)) % self.dilation for n in (self.size, self.dilation - 1))
         between = _first_within(self.stride, self.dilation, low, high)
         return between if between is not None and between < self.outputs else None
 
