@@ -1,5 +1,5 @@
-// Small windows over whole rows, and over two axes at once: loops written out for the usual strides and numbers of
-// taps, for laws that are worth it (`unrolls_small_windows`).
+// Small windows over whole rows, and over two or three axes at once: loops written out for the usual strides and
+// numbers of taps, for laws that are worth it (`unrolls_small_windows`).
 //
 //   row 0   x x x x x x        a vector of outputs merges the taps of row 0, then those of row 1, ... and is saved
 //   row 1   x x x x x x        once: no row of results in between. Reading a row again for the next output row
@@ -31,22 +31,38 @@ struct Ends {
   }
 };
 
-// The second axis of two, across the rows of the pass's own.
+// Another axis, across the rows of the pass's own, or across planes of such rows.
 struct OuterAxis {
   const Axis &axis;
   i64 begin, end;         // the outputs wanted
   i64 first_held, pitch;  // the first row in memory; elements from one row to the next
   i64 tap_step;           // what the next row adds to a winner's index
 
+  template <class F> INLINE F under(const F &from, const Clipped &w) const {
+    return from + (w.first - first_held) * pitch;
+  }
+
   template <class I> INLINE Taps<I> rows(const Clipped &w) const {
     return {.count = w.length, .gap = axis.step * pitch, .bias = I(I(w.skipped) * I(tap_step)), .step = I(tap_step)};
   }
 };
 
+// The rows under a row of outputs, and the planes of such rows; more than one of these only where three axes are folded
+// at once (`DEEP`). Biases are in that of the rows.
+template <class I, bool DEEP> struct Under {
+  Taps<I> rows{.count = 1}, planes{.count = 1};
+};
+template <class X, int STRIDE, int COUNT, int ROWS = 0, bool DEEP, class P>
+INLINE State<X, P::PLANES> merge_under(const P &p, typename P::From from, i64 at,
+                                       const Under<typename P::I, DEEP> &under, const Taps<typename P::I> &taps) {
+  if constexpr (DEEP) return merge_planes<X, STRIDE, COUNT, ROWS>(p, from, at, under.planes, under.rows, taps);
+  return merge_rows<X, STRIDE, COUNT, ROWS>(p, from, at, under.rows, taps);
+}
+
 // One output at an end of a row.
-template <class P>
-INLINE void fold_end(const P &p, typename P::To to, typename P::From from, const Taps<typename P::I> &rows, i64 o,
-                     const Clipped &w) {
+template <bool DEEP, class P>
+INLINE void fold_end(const P &p, typename P::To to, typename P::From from, const Under<typename P::I, DEEP> &under,
+                     i64 o, const Clipped &w) {
   using T = typename P::T;
   using I = typename P::I;
   if (w.length == 0) {
@@ -54,86 +70,102 @@ INLINE void fold_end(const P &p, typename P::To to, typename P::From from, const
     return;
   }
   I step = I(p.tap_step);
-  Taps<I> taps{.count = w.length, .gap = p.axis.step, .bias = I(rows.bias + I(w.skipped) * step), .step = step};
-  auto s = merge_rows<Small<T>, 0, 0>(p, from, w.first, rows, taps);  // vectors choose without branches
+  Taps<I> taps{.count = w.length, .gap = p.axis.step, .bias = I(under.rows.bias + I(w.skipped) * step), .step = step};
+  auto s = merge_under<Small<T>, 0, 0>(p, from, w.first, under, taps);  // vectors choose without branches
   State<One<T>, P::PLANES> one;
   for (int i = 0; i < P::PLANES; i++) one.at[i] = s.at[i][0];
   p.template save_result<One<T>>(to, o, one);
 }
 
 // One row of outputs, from the rows of inputs that lie under it; the first of them is at `from`.
-template <int STRIDE, int COUNT, int ROWS = 0, class P>
+template <int STRIDE, int COUNT, int ROWS = 0, bool DEEP, class P>
 INLINE void fold_row(const P &p, const Ends &ends, typename P::To to, typename P::From from,
-                     const Taps<typename P::I> &rows) {
+                     const Under<typename P::I, DEEP> &given) {
   using T = typename P::T;
   using I = typename P::I;
   const Axis &axis = p.axis;
   i64 a = axis.whole_from, b = axis.whole_to, stride = axis.stride, origin = ends.whole.first;
   if (b - a < LANES<Small<T>>) a = b = axis.outputs;
-  for (i64 o = 0; o < a; o++) fold_end(p, to, from, rows, o, ends.at(o));
+  for (i64 o = 0; o < a; o++) fold_end(p, to, from, given, o, ends.at(o));
   if (a < b) {
     I step = I(p.tap_step);
     Taps<I> taps{.count = ends.whole.length,
                  .gap = COUNT ? 1 : axis.step,
-                 .bias = I(rows.bias + I(ends.whole.skipped) * step),
+                 .bias = I(given.rows.bias + I(ends.whole.skipped) * step),
                  .step = step};
-    Taps<I> under = rows;  // a copy that stays in registers: nobody else has its address
+    Under<I, DEEP> under = given;  // a copy that stays in registers: nobody else has its address
     each_vector<T, true, false>(b - a, [&](auto kind, i64 j) INLINE_LAMBDA {
       using X = decltype(kind);
       p.template save_result<X>(to, a + j,
-                                merge_rows<X, STRIDE, COUNT, ROWS>(p, from, origin + j * stride, under, taps));
+                                merge_under<X, STRIDE, COUNT, ROWS>(p, from, origin + j * stride, under, taps));
     });
   }
-  for (i64 o = b; o < axis.outputs; o++) fold_end(p, to, from, rows, o, ends.at(o));
+  for (i64 o = b; o < axis.outputs; o++) fold_end(p, to, from, given, o, ends.at(o));
 }
 
 // Every input is a row.
 template <int STRIDE, int COUNT, class P> void fold_rows(const P &p, typename P::To to, typename P::From from) {
   Ends ends(p.axis);
   for (i64 i = 0; i < p.inputs; i++, to = to + p.output_step, from = from + p.input_step)
-    fold_row<STRIDE, COUNT>(p, ends, to, from, Taps<typename P::I>{.count = 1});
+    fold_row<STRIDE, COUNT>(p, ends, to, from, Under<typename P::I, false>{});
 }
 
 // `many` rows of outputs, each `move` elements further on in the input than the one before.
-template <int STRIDE, int COUNT, int ROWS, class P>
+template <int STRIDE, int COUNT, int ROWS, bool DEEP, class P>
 void fold_rows_alike(const P &p, const Ends &ends, typename P::To to, typename P::From from,
-                     const Taps<typename P::I> &rows, i64 many, i64 move) {
+                     const Under<typename P::I, DEEP> &under, i64 many, i64 move) {
   for (; many > 0; many--, to = to + p.axis.outputs, from = from + move)
-    fold_row<STRIDE, COUNT, ROWS>(p, ends, to, from, rows);
+    fold_row<STRIDE, COUNT, ROWS>(p, ends, to, from, under);
 }
 
-// Every input is a plane of rows.
-template <int STRIDE, int COUNT, class P>
-void fold_planes(const P &p, typename P::To to, typename P::From from, const OuterAxis &outer) {
+// Every input is a plane of rows; or a stack of planes, along the axis `deep`.
+template <int STRIDE, int COUNT, bool DEEP = false, class P>
+void fold_planes(const P &p, typename P::To to, typename P::From from, const OuterAxis &outer, const OuterAxis &deep) {
   using T = typename P::T;
   using I = typename P::I;
   Ends ends(p.axis);
   const Axis &axis = outer.axis;
   i64 a = most(outer.begin, axis.whole_from), b = least(outer.end, axis.whole_to);
   if (a >= b) a = b = outer.end;
-  auto start = [&](i64 row) { return from + (row - outer.first_held) * outer.pitch; };
-  auto fold_one = [&](i64 o) {
-    Clipped w = axis.at(o);
-    if (w.length > 0)
-      fold_row<STRIDE, COUNT>(p, ends, to, start(w.first), outer.rows<I>(w));
-    else
-      for (int k = 0; k < P::PLANES; k++) std::memset(to.at[k], 0, size_t(p.axis.outputs) * sizeof(T));
-    to = to + p.axis.outputs;
+  auto clear_rows = [&](i64 n) {
+    for (int k = 0; k < P::PLANES; k++) std::memset(to.at[k], 0, size_t(n * p.axis.outputs) * sizeof(T));
+    to = to + n * p.axis.outputs;
   };
-  for (i64 i = 0; i < p.inputs; i++, from = from + p.input_step) {
+  auto fold_plane = [&](typename P::From plane, const Taps<I> &planes) {
+    auto under = [&](const Clipped &w) {
+      Under<I, DEEP> found{outer.rows<I>(w), planes};
+      found.rows.bias = I(found.rows.bias + planes.bias);
+      return found;
+    };
+    auto fold_one = [&](i64 o) {
+      Clipped w = axis.at(o);
+      if (w.length == 0) return clear_rows(1);
+      fold_row<STRIDE, COUNT>(p, ends, to, outer.under(plane, w), under(w));
+      to = to + p.axis.outputs;
+    };
     for (i64 o = outer.begin; o < a; o++) fold_one(o);
     if (a < b) {
       Clipped w = axis.at(a);
-      Taps<I> rows = outer.rows<I>(w);
       i64 move = axis.stride * outer.pitch;
-      if (COUNT > 0 && rows.count == COUNT)
-        fold_rows_alike<STRIDE, COUNT, COUNT>(p, ends, to, start(w.first), rows, b - a, move);
+      if (COUNT > 0 && w.length == COUNT)
+        fold_rows_alike<STRIDE, COUNT, COUNT>(p, ends, to, outer.under(plane, w), under(w), b - a, move);
       else
-        fold_rows_alike<STRIDE, COUNT, 0>(p, ends, to, start(w.first), rows, b - a, move);
+        fold_rows_alike<STRIDE, COUNT, 0>(p, ends, to, outer.under(plane, w), under(w), b - a, move);
       to = to + (b - a) * p.axis.outputs;
     }
     for (i64 o = b; o < outer.end; o++) fold_one(o);
-  }
+  };
+  for (i64 i = 0; i < p.inputs; i++, from = from + p.input_step)
+    if constexpr (DEEP)
+      for (i64 o = deep.begin; o < deep.end; o++) {
+        Clipped w = deep.axis.at(o);
+        if (w.length == 0)
+          clear_rows(outer.end - outer.begin);
+        else
+          fold_plane(deep.under(from, w), deep.rows<I>(w));
+      }
+    else
+      fold_plane(from, {.count = 1});
 }
 
 // The same where elements lie inside both axes: they are the vectors, and every window is like any other.
@@ -200,8 +232,15 @@ template <class Go> INLINE void with_stride_and_count(const Axis &axis, Go go) {
 template <class P> void fold_two_axes(const P &p, typename P::To to, typename P::From from, const OuterAxis &outer) {
   if (p.inside > 1) return fold_planes_inside(p, to, from, outer);
   with_stride_and_count(p.axis, [&](auto stride, auto count) {
-    fold_planes<decltype(stride)::value, decltype(count)::value>(p, to, from, outer);
+    fold_planes<decltype(stride)::value, decltype(count)::value>(p, to, from, outer, outer);
   });
+}
+
+// Three axes at once, for windows of two taps along the rows, side by side.
+template <class P>
+void fold_three_axes(const P &p, typename P::To to, typename P::From from, const OuterAxis &outer,
+                     const OuterAxis &deep) {
+  fold_planes<2, 2, true>(p, to, from, outer, deep);
 }
 
 // Whether `fold_whole_rows` will do: the whole of an axis whose windows lie alike, with nothing inside it.

@@ -82,6 +82,21 @@ INLINE State<X, P::PLANES> merge_rows(const P &p, typename P::From from, i64 at,
   return s;
 }
 
+// The same over several planes of such rows: three axes at once. The index of the first plane is in the taps' bias,
+// too.
+template <class X, int STRIDE, int COUNT, int ROWS, class P>
+INLINE State<X, P::PLANES> merge_planes(const P &p, typename P::From from, i64 at, const Taps<typename P::I> &planes,
+                                        const Taps<typename P::I> &rows, const Taps<typename P::I> &taps) {
+  using I = typename P::I;
+  auto s = merge_rows<X, STRIDE, COUNT, ROWS>(p, from, at, rows, taps);
+  for (i64 q = 1; q < planes.count; q++) {
+    Taps<I> there = taps;
+    there.bias = I(taps.bias + I(q) * planes.step);
+    p.law.merge(s, merge_rows<X, STRIDE, COUNT, ROWS>(p, from, at + q * planes.gap, rows, there));
+  }
+  return s;
+}
+
 // n outputs of each input, whose windows start `stride` apart. STRIDE: the same number, or 0 for any; then outputs are
 // made one by one.
 template <int STRIDE, int COUNT = 0, class P>

@@ -58,12 +58,13 @@ Sink<typename Law::T, Law::planes> fold_part(const Law &law, Passes<Law> &passes
   constexpr int DX = Law::tangent_plane;
   constexpr bool BARE = FIRST<Law> == 1 && !Law::lifts;  // x is all that is read
   Sink<T, Law::planes> nothing{};
-  passes.reserve(scratch);
   Region<T> x(p, job.x, p.type, p.flip, passes.part, passes.sizes, passes.span.first);
+  passes.even_rows = x.walk().evenly();
+  passes.reserve(scratch);
   if constexpr (BARE)
     if (x.direct && passes.reads_rows()) return scratch.failed ? nothing : passes.template run<FIRST<Law>>(x);
   if constexpr (BARE && Law::unrolls_small_windows)
-    if (passes.fuses() && passes.reads_rows() && !p.flip) {  // two axes at once convert what they read as they go
+    if (passes.at_once() > 1 && passes.reads_rows() && !p.flip) {  // two axes at once convert what they read as they go
       Sink<T, Law::planes> states = nothing;
       with_stored<T>(p.type, [&](auto stored) {
         using S = decltype(stored);

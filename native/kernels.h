@@ -45,6 +45,7 @@ struct Plan {
   const Axis *readers;                              // the transposes: which outputs read a position
   i64 sizes[MOST_AXES];                             // of the lead axes
   int32_t order[MOST_AXES], order_back[MOST_AXES];  // the pooled axes, in the order of their folds
+  int32_t order_in_memory[MOST_AXES];               // in an order for laws that give the same bits in any
   i64 tap_steps[MOST_AXES];                         // what the next tap along a pooled axis adds to a residual
   i64 position_steps[MOST_AXES];  // row-major strides of the pooled axes as the caller numbers positions
   i64 residual_bytes;

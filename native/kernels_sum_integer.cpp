@@ -10,6 +10,46 @@ namespace {
 inline bool fits_16_bits(const Plan &p) { return size_of(p.type) == 1 && p.taps <= 128; }
 inline bool fits_32_bits(const Plan &p) { return size_of(p.type) <= 2 && p.taps <= 32768; }
 
+// sum / 2^shift, rounded half to even
+template <class X> INLINE X halved(X sum, int shift) {
+  using T = Element<X>;
+  return (sum + T((T(1) << (shift - 1)) - 1) + ((sum >> shift) & T(1))) >> shift;
+}
+
+// store(mean, n, at) with what makes a result of a sum: the sum, or its mean over `divisor`, by F where no shift will
+// do.
+template <class F, class T, class Store> void with_mean(i64 divisor, Store store) {
+  constexpr F MAGIC = F(3) * F(i64(1) << (Format<F>::fraction - 1));  // adding it rounds to an integer, halves to even
+  if (divisor <= 1) return store([](auto sum) INLINE_LAMBDA { return sum; });
+  if ((divisor & (divisor - 1)) == 0) {
+    int shift = __builtin_ctzll(uint64_t(divisor));
+    return store([=](auto sum) INLINE_LAMBDA { return halved(sum, shift); });
+  }
+  F by = F(divisor), inverse = 1 / by;
+  auto rounded = [](F mean) INLINE_LAMBDA { return T((mean + MAGIC) - MAGIC); };
+  if (divisor % 2)  // no mean lies between two integers, nor so near to it that the inverse would miss
+    return store([=](T sum) INLINE_LAMBDA { return rounded(F(sum) * inverse); });
+  store([=](T sum) INLINE_LAMBDA { return rounded(F(sum) / by); });
+}
+
+// n sums in T, or their means, put where they are stored as S. False if one does not fit; nobody looks if they are sure
+// to.
+template <class S, class F, class T> NOINLINE bool put_row(char *to, const T *sums, i64 n, i64 divisor, bool sure) {
+  bool fits = true;
+  with_mean<F, T>(divisor, [&](auto mean) INLINE_LAMBDA {
+    if constexpr (std::is_invocable_v<decltype(mean), Vec<T>>) {
+      each_once<T>(n, [&](auto kind, i64 i) INLINE_LAMBDA {
+        using X = decltype(kind);
+        save_stored<S>(to + i * i64(sizeof(S)), mean(load<X>(sums + i)));
+      });
+    } else
+      for (i64 i = 0; i < n; i++) save_stored<S>(to + i * i64(sizeof(S)), mean(sums[i]));
+    if (!sure)
+      for (i64 i = 0; i < n; i++) fits &= T(S(mean(sums[i]))) == mean(sums[i]);
+  });
+  return fits;
+}
+
 // Sums in T, their means by F.
 template <class T, class F> Outcome short_sum(Job &job, i64 unit, Arena &arena) {
   using Law = Add<T, 1>;
@@ -17,33 +57,23 @@ template <class T, class F> Outcome short_sum(Job &job, i64 unit, Arena &arena) 
   FoldedUnit<Law> u(law, job, unit, arena);
   const Plan &p = u.plan;
   if (!u.fold()) return u.outcome();
-  T *sums = u.states.at[0];
-  i64 size = size_of(p.type);
-  T lowest = T(p.type <= Type::i64 ? -(1 << (8 * size - 1)) : 0), highest = T(lowest + (1 << (8 * size)) - 1);
-  auto finish = [&](i64 at, i64 n, i64 divisor) {
-    constexpr F MAGIC =
-        F(3) * F(i64(1) << (Format<F>::fraction - 1));  // adding it rounds to an integer, halves to even
-    T *row = sums + at;
-    F by = F(most(divisor, 1)), inverse = 1 / by;
-    if (divisor > 1 && (divisor & (divisor - 1)) == 0)  // the inverse is exact
-      for (i64 i = 0; i < n; i++) row[i] = T((F(row[i]) * inverse + MAGIC) - MAGIC);
-    else if (divisor > 1)
-      for (i64 i = 0; i < n; i++) row[i] = T((F(row[i]) / by + MAGIC) - MAGIC);
-    T least_of = 0, most_of = 0;
-    for (i64 i = 0; i < n; i++)
-      least_of = row[i] < least_of ? row[i] : least_of, most_of = row[i] > most_of ? row[i] : most_of;
-    if (least_of < lowest || most_of > highest) __atomic_store_n(&job.overflow, true, __ATOMIC_RELAXED);
+  bool sure = p.mean && p.divisor == 0;  // a mean lies between the elements
+  auto put = [&](i64 at, i64 n, i64 divisor) {
+    with_type<typename Integer<sizeof(T) / 2>::type>(p.type, [&](auto stored) {
+      using S = decltype(stored);
+      if (!put_row<S, F>(u.place(job.y, p.type) + at * i64(sizeof(S)), u.states.at[0] + at, n, divisor, sure))
+        __atomic_store_n(&job.overflow, true, __ATOMIC_RELAXED);
+    });
   };
   const Axis &axis = p.axes[p.rank - 1];
   i64 first = p.rank == 1 ? u.part.from : 0;
   if (!p.mean || p.divisor || p.even)
-    finish(0, u.results, p.mean ? (p.divisor ? p.divisor : first_count(p)) : 1);
+    put(0, u.results, p.mean ? (p.divisor ? p.divisor : first_count(p)) : 1);
   else
     each_row(p, p.axes, u.part, [&](i64 at, i64 n, i64 counts, i64) {
-      if (p.lanes > 1) return finish(at, n, counts);
-      for (i64 i = 0; i < n; i++) finish(at + i, 1, counts * axis.count(first + i));
+      if (p.lanes > 1) return put(at, n, counts);
+      for (i64 i = 0; i < n; i++) put(at + i, 1, counts * axis.count(first + i));
     });
-  u.deliver_plane(0, u.place(job.y, p.type), p.type, false);
   return Outcome::done;
 }
 

@@ -65,6 +65,7 @@ struct Plain {
   // what its merges are
   static constexpr bool idempotent = false;    // merging a tap again changes nothing, and any cut of a window will do
   static constexpr bool merges_zeros = false;  // padding that counts changes the state
+  static constexpr bool any_order = false;     // merging in another order changes no bit
   static constexpr bool is_linear = false;     // its derivative does not depend on x
   // which ways of folding it needs; the others are not compiled
   static constexpr bool folds_lines = true;     // side by side: not where taps must keep their order, nor over readers
@@ -82,7 +83,7 @@ struct Plain {
 template <class E> struct Select : Plain {
   using T = E;
   static constexpr int planes = 1;
-  static constexpr bool state_is_result = true, idempotent = true, cheap_merge = true,
+  static constexpr bool state_is_result = true, idempotent = true, any_order = !is_float<T>, cheap_merge = true,
                         unrolls_small_windows = std::is_same_v<T, float> || sizeof(T) == 1;
   static constexpr T constant[1] = {0};
   template <class X> INLINE void merge(State<X, 1> &a, const State<X, 1> &b) const {
@@ -167,8 +168,8 @@ template <class E, bool IGNORE, int PLANES> struct Share : Plain {
 template <class E, int PLANES> struct Add : Plain {
   using T = E;
   static constexpr int planes = PLANES;
-  static constexpr bool is_linear = true, divides = is_float<T>, folds_readers = is_float<T>, cheap_merge = true,
-                        unrolls_small_windows = sizeof(T) == 4 || sizeof(T) == 2;
+  static constexpr bool is_linear = true, any_order = !is_float<T>, divides = is_float<T>, folds_readers = is_float<T>,
+                        cheap_merge = true, unrolls_small_windows = sizeof(T) == 4 || sizeof(T) == 2;
   static constexpr T constant[2] = {0, 0};
   template <class X> INLINE void merge(State<X, PLANES> &a, const State<X, PLANES> &b) const {
     for (int i = 0; i < PLANES; i++) a.at[i] += b.at[i];

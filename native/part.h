@@ -79,6 +79,9 @@ struct Walk {
     }
   }
 
+  // How many rows lie evenly apart, of all that there are.
+  i64 evenly() const { return sizes[axes - 1]; }
+
   NOINLINE bool next() {
     if (left == 0) return false;
     int last = axes - 1;

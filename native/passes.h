@@ -22,8 +22,13 @@ struct Steps {
   Span span;               // positions of the outermost axis that are read
   i64 sizes[MOST_AXES]{};  // positions per axis
 
-  NOINLINE Steps(const Plan &p, bool back, Part of)
-      : plan(p), axes(back ? p.readers : p.axes), order(back ? p.order_back : p.order), part(of) {
+  NOINLINE Steps(const Plan &p, bool back, bool any_order, Part of)
+      : plan(p),
+        axes(back ? p.readers : p.axes),
+        order(back        ? p.order_back
+              : any_order ? p.order_in_memory
+                          : p.order),
+        part(of) {
     span = reads(axes[0], part.from, part.to);
     if (part.tiles > 1 && span.first < span.last) span = {0, axes[0].size};  // tiles without gaps between them
     for (int i = 0; i < plan.rank; i++) sizes[i] = i == 0 ? span.last - span.first : axes[i].size;
@@ -58,6 +63,17 @@ struct Steps {
     return plain(inner) && plain(outer) && small && (plan.lanes > 1 || (!inner.as_columns && inner.stride <= 4));
   }
 
+  // Whether the first three passes can be one: they can, two of them, and no row is read twice. Rows must lie evenly,
+  // from one plane to the next as well.
+  NOINLINE bool can_fuse_three(i64 rows_that_lie_evenly) const {
+    if (plan.rank < 3 || plan.lanes > 1 || !can_fuse() || order[2] != plan.rank - 3) return false;
+    const Axis &inner = axes[order[0]], &outer = axes[order[1]], &deep = axes[order[2]];
+    auto apart = [](const Axis &a) { return a.slides && a.step == 1 && a.most_taps <= a.stride && a.most_taps <= 4; };
+    i64 rows = sizes[order[1]] * sizes[order[2]];
+    return apart(inner) && apart(outer) && apart(deep) && inner.stride == 2 && inner.most_taps == 2 && rows > 0 &&
+           rows_that_lie_evenly % rows == 0;
+  }
+
   // Whether tiles are so small that they are better folded side by side, one per lane of a vector, than row by row.
   NOINLINE bool has_small_tiles(i64 lanes) const {
     constexpr i64 LARGEST = 1024, SHORTEST_ROW = 32;  // elements of a tile; outputs of a row
@@ -78,13 +94,20 @@ template <class Law> struct Passes : Steps {
   using From = Source<T, PLANES>;
 
   const Law &law;
-  To result;      // where the last pass writes, if not into a room
-  T divisor = 1;  // what the last pass divides by
-  To rooms[2]{};  // where the others write, alternately
+  To result;          // where the last pass writes, if not into a room
+  T divisor = 1;      // what the last pass divides by
+  i64 even_rows = 0;  // how many rows of the array lie evenly apart, if it is read as it lies
+  To rooms[2]{};      // where the others write, alternately
 
-  Passes(const Law &l, const Plan &p, bool back, Part of) : Steps(p, back, of), law(l) { result.at[0] = nullptr; }
+  Passes(const Law &l, const Plan &p, bool back, Part of) : Steps(p, back, Law::any_order, of), law(l) {
+    result.at[0] = nullptr;
+  }
 
-  bool fuses() const { return Law::unrolls_small_windows && can_fuse(); }
+  // How many axes the first pass folds at once.
+  int at_once() const {
+    if (!Law::unrolls_small_windows || !can_fuse()) return 1;
+    return can_fuse_three(even_rows) ? 3 : 2;
+  }
   bool as_lanes() const { return has_small_tiles(LANES<Vec<T>>); }
   // Whether the first pass can read an array's rows as they lie: they run along its axis.
   bool reads_rows() const { return order[0] == plan.rank - 1 && !as_lanes(); }
@@ -93,10 +116,11 @@ template <class Law> struct Passes : Steps {
 
   NOINLINE void reserve(Scratch &memory) {
     i64 largest[2] = {0, 0}, longest = 0, widest = 0;
+    int folded = at_once();
     for (int s = 0; s < plan.rank; s++) {
       Step step = this->step(s);
       i64 made = outputs(step.axis);
-      bool no_room = (s == plan.rank - 1 && result.at[0]) || (s == 0 && fuses());
+      bool no_room = (s == plan.rank - 1 && result.at[0]) || s < folded - 1;
       if (!no_room) largest[s % 2] = most(largest[s % 2], step.before * step.inside * made);
       longest = most(longest, scratch_size<Law>(axes[step.axis], made, sizes[step.axis], step.inside, step.before));
       if (axes[step.axis].phases > 1) widest = most(widest, made);
@@ -135,7 +159,7 @@ template <class Law> struct Passes : Steps {
   T *phase_row;
 
   To target(int s) const { return s == plan.rank - 1 && result.at[0] ? result : rooms[s % 2]; }
-  To first_target() const { return target(fuses() ? 1 : 0); }
+  To first_target() const { return target(at_once() - 1); }
 
   // What a pass along axis i is given: `inputs` inputs of it, `input_step` apart.
   template <unsigned READ, class S = T>
@@ -157,33 +181,39 @@ template <class Law> struct Passes : Steps {
             .divisor = i == order[plan.rank - 1] ? divisor : T(1)};
   }
 
-  // The first pass, or the first two at once, over some of the inputs; how many results it made.
+  // An axis across the rows of the first pass, or across planes of them, `pitch` apart.
+  OuterAxis across(int i, i64 pitch) const {
+    return {.axis = axes[i],
+            .begin = i == 0 ? part.from : 0,
+            .end = i == 0 ? part.to : axes[i].outputs,
+            .first_held = i == 0 ? span.first : 0,
+            .pitch = pitch,
+            .tap_step = plan.tap_steps[i]};
+  }
+
+  // The first pass, or the first two or three at once, over some of the inputs; how many results it made.
   template <unsigned READ, class S>
   NOINLINE i64 first_pass(To to, Source<S, PLANES> from, i64 inside, i64 pitch, i64 inputs, i64 input_step) const {
     int i = order[0];
     if constexpr (Law::unrolls_small_windows)
-      if (fuses()) {
-        int o = order[1];
-        i64 planes = inputs / sizes[o];
-        auto inner = pass<READ, S>(i, inside, pitch, planes, sizes[o] * input_step);
-        if (plan.rank == 2) inner.divisor = divisor;
-        OuterAxis outer{.axis = axes[o],
-                        .begin = o == 0 ? part.from : 0,
-                        .end = o == 0 ? part.to : axes[o].outputs,
-                        .first_held = o == 0 ? span.first : 0,
-                        .pitch = input_step,
-                        .tap_step = plan.tap_steps[o]};
-        fold_two_axes(inner, to, from, outer);
-        return planes * outputs(o) * outputs(i) * inside;
+      if (int folded = at_once(); folded > 1) {
+        i64 plane = sizes[order[1]], stack = folded > 2 ? sizes[order[2]] : 1, stacks = inputs / (plane * stack);
+        auto inner = pass<READ, S>(i, inside, pitch, stacks, plane * stack * input_step);
+        if (plan.rank == folded) inner.divisor = divisor;
+        OuterAxis outer = across(order[1], input_step);
+        if (folded == 2)
+          fold_two_axes(inner, to, from, outer);
+        else
+          fold_three_axes(inner, to, from, outer, across(order[2], plane * input_step));
+        return stacks * (folded > 2 ? outputs(order[2]) : 1) * outputs(order[1]) * outputs(i) * inside;
       }
     if constexpr (std::is_same_v<S, T>) fold_axis(pass<READ>(i, inside, pitch, inputs, input_step), to, from);
     return inputs * outputs(i) * inside;
   }
 
   NOINLINE To other_passes() const {
-    int done = fuses() ? 2 : 1;
     To to = first_target();
-    for (int s = done; s < plan.rank; s++) {
+    for (int s = at_once(); s < plan.rank; s++) {
       To from = to;
       Step step = this->step(s);
       to = target(s);

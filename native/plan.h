@@ -219,17 +219,19 @@ struct OwnedPlan {
     p.residual_bytes = p.taps <= 256 ? 1 : p.taps <= 65536 ? 2 : p.taps <= (i64(1) << 32) ? 4 : 8;
     p.tiles = 1;
     for (int i = 0; i < p.lead; i++) p.tiles *= p.sizes[i];
-    // Where one order of folds is as good as another, axes that shrink much come last, the innermost of them at the
-    // very end: whole rows are merged quickly, and few are left.
-    std::vector<int32_t> folds(p.order, p.order + p.rank);
-    std::copy(folds.begin(), folds.end(), p.order_back);
-    if (p.law != Law::max) {
-      auto shrinks = [&](int32_t i) { return p.axes[i].shrinks; };
-      std::stable_partition(folds.begin(), folds.end(), [&](int32_t i) { return !shrinks(i); });
-      std::reverse(std::find_if(folds.begin(), folds.end(), shrinks), folds.end());
-      std::copy(folds.begin(), folds.end(), p.order);
-    }
+    std::copy(p.order, p.order + p.rank, p.order_back);
+    for (int32_t i = 0; i < p.rank; i++) p.order_in_memory[i] = p.rank - 1 - i;
+    if (p.law != Law::max) shrink_last(p.order), shrink_last(p.order_in_memory);
     cut();
+  }
+
+  // Where one order of folds is as good as another, axes that shrink much come last, the innermost of them at the very
+  // end: whole rows are merged quickly, and few are left.
+  void shrink_last(int32_t *order) const {
+    auto shrinks = [&](int32_t i) { return plan.axes[i].shrinks; };
+    int32_t *end = order + plan.rank;
+    std::stable_partition(order, end, [&](int32_t i) { return !shrinks(i); });
+    std::reverse(std::find_if(order, end, shrinks), end);
   }
 
   void cut() {

@@ -148,6 +148,17 @@ template <class X, class S> INLINE void load_stored_pair(const S *p, X &even, X 
   }
 }
 
+// integers to memory as S, of which they have the lower bits
+template <class S, class X> INLINE void save_stored(char *to, X v) {
+  if constexpr (LANES<X> == 1) {
+    S s = S(v);
+    __builtin_memcpy(to, &s, sizeof s);
+  } else {
+    auto narrow = __builtin_convertvector(v, typename VectorOf<S, int(sizeof(S)) * LANES<X>>::type);
+    __builtin_memcpy(to, &narrow, sizeof narrow);
+  }
+}
+
 // visit(S{}) if T computes with elements of that type, half as wide, and small windows may read them as they are stored
 template <class T, class Visit> INLINE void with_stored(Type type, Visit visit) {
   if constexpr (std::is_same_v<T, float>) {
