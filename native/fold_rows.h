@@ -6,7 +6,8 @@
 //   row 2   x x x x x x        costs less than keeping what was made of it.
 //
 // The outputs of a row whose windows lie inside it are vectors, the last of which may overlap the one before; those at
-// its ends, whose windows are clipped, go one by one, and so do all of a row that is shorter than the least vector.
+// its ends, whose windows are clipped, go one by one, and so do all of a row that is shorter than the least vector. But
+// where rows follow, a short row is one vector that runs over its end: they are made later, and in its place.
 #pragma once
 #include "fold_taps.h"
 
@@ -77,15 +78,18 @@ INLINE void fold_end(const P &p, typename P::To to, typename P::From from, const
   p.template save_result<One<T>>(to, o, one);
 }
 
-// One row of outputs, from the rows of inputs that lie under it; the first of them is at `from`.
-template <int STRIDE, int COUNT, int ROWS = 0, bool DEEP, class P>
+// One row of outputs, from the rows of inputs that lie under it; the first of them is at `from`. OVER: the vector that
+// runs over the end of the row, or nothing.
+struct Within {};
+template <int STRIDE, int COUNT, int ROWS = 0, class OVER = Within, bool DEEP, class P>
 INLINE void fold_row(const P &p, const Ends &ends, typename P::To to, typename P::From from,
                      const Under<typename P::I, DEEP> &given) {
   using T = typename P::T;
   using I = typename P::I;
   const Axis &axis = p.axis;
   i64 a = axis.whole_from, b = axis.whole_to, stride = axis.stride, origin = ends.whole.first;
-  if (b - a < LANES<Small<T>>) a = b = axis.outputs;
+  constexpr bool WITHIN = std::is_same_v<OVER, Within>;
+  if (WITHIN && b - a < LANES<Small<T>>) a = b = axis.outputs;
   for (i64 o = 0; o < a; o++) fold_end(p, to, from, given, o, ends.at(o));
   if (a < b) {
     I step = I(p.tap_step);
@@ -94,11 +98,15 @@ INLINE void fold_row(const P &p, const Ends &ends, typename P::To to, typename P
                  .bias = I(given.rows.bias + I(ends.whole.skipped) * step),
                  .step = step};
     Under<I, DEEP> under = given;  // a copy that stays in registers: nobody else has its address
-    each_vector<T, true, false>(b - a, [&](auto kind, i64 j) INLINE_LAMBDA {
+    auto body = [&](auto kind, i64 j) INLINE_LAMBDA {
       using X = decltype(kind);
       p.template save_result<X>(to, a + j,
                                 merge_under<X, STRIDE, COUNT, ROWS>(p, from, origin + j * stride, under, taps));
-    });
+    };
+    if constexpr (WITHIN)
+      each_vector<T, true, false>(b - a, body);
+    else
+      body(OVER{}, 0);
   }
   for (i64 o = b; o < axis.outputs; o++) fold_end(p, to, from, given, o, ends.at(o));
 }
@@ -110,12 +118,30 @@ template <int STRIDE, int COUNT, class P> void fold_rows(const P &p, typename P:
     fold_row<STRIDE, COUNT>(p, ends, to, from, Under<typename P::I, false>{});
 }
 
-// `many` rows of outputs, each `move` elements further on in the input than the one before.
+// `many` rows of outputs, each `move` elements further on in the input than the one before. `more`: how many outputs
+// come after them, if the last of these read further on by as much again; else 0.
 template <int STRIDE, int COUNT, int ROWS, bool DEEP, class P>
 void fold_rows_alike(const P &p, const Ends &ends, typename P::To to, typename P::From from,
-                     const Under<typename P::I, DEEP> &under, i64 many, i64 move) {
-  for (; many > 0; many--, to = to + p.axis.outputs, from = from + move)
-    fold_row<STRIDE, COUNT, ROWS>(p, ends, to, from, under);
+                     const Under<typename P::I, DEEP> &under, i64 many, i64 move, i64 more) {
+  using T = typename P::T;
+  const Axis &axis = p.axis;
+  i64 n = axis.whole_to - axis.whole_from, outputs = axis.outputs;
+  auto fold = [&](auto over, i64 rows) INLINE_LAMBDA {
+    for (; rows > 0; rows--, many--, to = to + outputs, from = from + move)
+      fold_row<STRIDE, COUNT, ROWS, decltype(over)>(p, ends, to, from, under);
+  };
+  if constexpr (COUNT > 0 && ROWS > 0) {
+    constexpr i64 N = LANES<Vec<T>>, M = LANES<Small<T>>;
+    bool half = 2 * M < N && n <= N / 2;
+    i64 lanes = half ? N / 2 : N, over = axis.whole_from + lanes - outputs;
+    if (n > 1 && n < lanes && n != M && (lanes - n) * STRIDE <= move) {
+      i64 within = most((over - more + outputs - 1) / outputs, more == 0);  // rows that nothing follows
+      if constexpr (2 * M < N)
+        if (half) fold(Half<Vec<T>>{}, many - within);
+      if (!half) fold(Vec<T>{}, many - within);
+    }
+  }
+  fold(Within{}, many);
 }
 
 // Every input is a plane of rows; or a stack of planes, along the axis `deep`.
@@ -131,7 +157,8 @@ void fold_planes(const P &p, typename P::To to, typename P::From from, const Out
     for (int k = 0; k < P::PLANES; k++) std::memset(to.at[k], 0, size_t(n * p.axis.outputs) * sizeof(T));
     to = to + n * p.axis.outputs;
   };
-  auto fold_plane = [&](typename P::From plane, const Taps<I> &planes) {
+  i64 all = (outer.end - outer.begin) * p.axis.outputs;  // outputs of a plane
+  auto fold_plane = [&](typename P::From plane, const Taps<I> &planes, bool another) {
     auto under = [&](const Clipped &w) {
       Under<I, DEEP> found{outer.rows<I>(w), planes};
       found.rows.bias = I(found.rows.bias + planes.bias);
@@ -146,26 +173,29 @@ void fold_planes(const P &p, typename P::To to, typename P::From from, const Out
     for (i64 o = outer.begin; o < a; o++) fold_one(o);
     if (a < b) {
       Clipped w = axis.at(a);
-      i64 move = axis.stride * outer.pitch;
+      i64 move = axis.stride * outer.pitch, more = another ? (outer.end - b) * p.axis.outputs + all : 0;
       if (COUNT > 0 && w.length == COUNT)
-        fold_rows_alike<STRIDE, COUNT, COUNT>(p, ends, to, outer.under(plane, w), under(w), b - a, move);
+        fold_rows_alike<STRIDE, COUNT, COUNT>(p, ends, to, outer.under(plane, w), under(w), b - a, move, more);
       else
-        fold_rows_alike<STRIDE, COUNT, 0>(p, ends, to, outer.under(plane, w), under(w), b - a, move);
+        fold_rows_alike<STRIDE, COUNT, 0>(p, ends, to, outer.under(plane, w), under(w), b - a, move, more);
       to = to + (b - a) * p.axis.outputs;
     }
     for (i64 o = b; o < outer.end; o++) fold_one(o);
   };
-  for (i64 i = 0; i < p.inputs; i++, from = from + p.input_step)
+  i64 reach = axis.size * outer.pitch;  // a plane that lies so far on is read further on than this one
+  for (i64 i = 0; i < p.inputs; i++, from = from + p.input_step) {
+    bool another = i + 1 < p.inputs && p.input_step >= reach;
     if constexpr (DEEP)
       for (i64 o = deep.begin; o < deep.end; o++) {
         Clipped w = deep.axis.at(o);
         if (w.length == 0)
           clear_rows(outer.end - outer.begin);
         else
-          fold_plane(deep.under(from, w), deep.rows<I>(w));
+          fold_plane(deep.under(from, w), deep.rows<I>(w), another);
       }
     else
-      fold_plane(from, {.count = 1});
+      fold_plane(from, {.count = 1}, another);
+  }
 }
 
 // The same where elements lie inside both axes: they are the vectors, and every window is like any other.
