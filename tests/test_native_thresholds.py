@@ -6,6 +6,7 @@ are exact, for sums they agree within the type's tolerance.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from itertools import permutations, product
 from typing import Any
@@ -19,6 +20,7 @@ from ndpool.spec import SUM, Axis, Law, Window, adaptive, each, lp, maximum, mea
 
 from . import cases
 from .cases import assert_close, assert_exact, assert_same_zeros
+from .fuzz import guarded
 
 if not native.available():
     pytest.skip(f"the native engine is not in use: {native.reason()}", allow_module_level=True)
@@ -410,3 +412,26 @@ def test_cotangents_of_short_rows_and_of_long_ones(outputs: int, kernel: int, st
                 law, x = maximum(ties), x.astype(cotangent.dtype)
                 got, want = (engine.linearize(window, law, x).vjp(cotangent) for engine in (native, portable))
                 np.testing.assert_allclose(got, want, 1e-2 if x.itemsize == 2 else 1e-5, 1e-3)
+
+
+# -- short rows are vectors that run over their ends, where rows follow ------------------------------------------------
+
+
+def at_the_end(shape: tuple[int, ...], dtype: str) -> Any:
+    """An array behind which lies memory that nobody may touch."""
+    size = math.prod(shape) * np.dtype(dtype).itemsize
+    return guarded(size, at_end=True)[-size:].view(dtype).reshape(shape)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "uint8"])
+@pytest.mark.parametrize(("k", "s", "p"), [(2, 2, 0), (3, 2, 0), (3, 2, 1), (3, 1, 1), (5, 1, 2)])
+@pytest.mark.parametrize("law", [MAX, MEAN], ids=["max", "mean"])
+def test_short_rows_stay_in_their_arrays(law: Law, k: int, s: int, p: int, dtype: str) -> None:
+    for n, planes in product((*range(k, 20), 33), (1, 3)):
+        shape = (planes, max(k, 7), n)
+        window = Window((each(planes), *(sliding(size, k, s, (p, p)) for size in shape[1:])))
+        x, out = at_the_end(shape, dtype), at_the_end(window.out_shape, dtype)
+        x[...] = np.random.default_rng(n).integers(0, 99, shape)
+        for seen in (x, x[:, ::-1], x[::-1], np.broadcast_to(x[:1], shape)):
+            native.bind(window, law, seen).write(seen, out)
+            assert_close(out, portable.forward(window, law, seen), (shape, seen.strides))
