@@ -9,7 +9,6 @@ import math
 import sys
 import time
 from typing import Any
-from unittest.mock import patch
 
 import torch
 import triton
@@ -17,6 +16,7 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
 from ndpool.engines.triton import plan as plans
+from ndpool.engines.triton.tensors import OPTIONS, OnTensors
 from ndpool.spec import SUM, Law, Window, adaptive, each, lp, maximum, mean, sliding, smooth_max, whole
 
 TARGET = GPUTarget("cuda", 90, 32)
@@ -26,7 +26,7 @@ POINTERS = {
 }  # fmt: skip
 
 
-def compile_launch(kernel: Any, total: int, block: int, warps: int, *args: Any, **constants: Any) -> Any:
+def compile_launch(kernel: Any, warps: int, args: list[Any], constants: dict[str, Any]) -> Any:
     """What a launch would compile."""
     names = [name for name in kernel.arg_names if name not in constants]
     signature = dict.fromkeys(kernel.arg_names, "constexpr")
@@ -35,7 +35,7 @@ def compile_launch(kernel: Any, total: int, block: int, warps: int, *args: Any, 
     even = [n for n, arg in zip(names, args, strict=True) if isinstance(arg, torch.Tensor) or arg % 16 == 0]
     aligned = {(kernel.arg_names.index(n),): [["tt.divisibility", 16]] for n in even}
     source = ASTSource(kernel, signature=signature, constexprs=constants, attrs=aligned)
-    return triton.compile(source, target=TARGET, options={"num_warps": warps, **plans.OPTIONS})
+    return triton.compile(source, target=TARGET, options={"num_warps": warps, **OPTIONS})
 
 
 SQUARE = Window((each(2), sliding(9, 3, 2, (1, 1)), sliding(9, 3, 2, (1, 1))))
@@ -56,29 +56,35 @@ LAWS: dict[str, Law] = {
 }  # fmt: skip
 
 
+class Compiled(OnTensors):
+    """Compiles what it is to launch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.kernels: list[Any] = []
+
+    def start(self, kernel: Any, programs: int, warps: int, args: list[Any], constants: dict[str, Any]) -> None:
+        self.kernels.append(compile_launch(kernel, warps, args, constants))
+
+
 def run(window: Window, law: Law, dtype: torch.dtype) -> list[Any]:
     """Everything that a plan would launch, compiled."""
-    made: list[Any] = []
-
-    def launch(*args: Any, **constants: Any) -> None:
-        made.append(compile_launch(*args, **constants))
-
+    runner = Compiled()
     large = math.prod(axis.taps for axis in window.axes) > 256
     x, residual = torch.empty(0, dtype=dtype), torch.empty(0, dtype=torch.int16 if large else torch.uint8)
-    with patch.object(plans, "_launch", launch):
-        plan = plans.planned(window, law, dtype, tuple(range(len(window.axes))), (1,))
-        plan.forward(x, x)
-        if not dtype.is_floating_point:
-            return made
-        if law.name == "max" and law.params[0] in ("first", "last"):
-            plan.winners(x, residual, x)
-            plan.jvp_by_winner(residual, x, x)
-            plan.vjp_by_winner(residual, x, x)
-            plan.positions(residual, torch.empty(0, dtype=torch.int64))
-        else:
-            plan.jvp(x, x, x)
-            plan.vjp(None if law.name in ("sum", "mean") else x, x, x)
-    return made
+    plan = plans.planned(window, law, dtype, tuple(range(len(window.axes))), (1,), runner)
+    plan.forward(x, x)
+    if not dtype.is_floating_point:
+        return runner.kernels
+    if law.name == "max" and law.params[0] in ("first", "last"):
+        plan.winners(x, residual, x)
+        plan.jvp_by_winner(residual, x, x)
+        plan.vjp_by_winner(residual, x, x)
+        plan.positions(residual, torch.empty(0, dtype=torch.int64))
+    else:
+        plan.jvp(x, x, x)
+        plan.vjp(None if law.name in ("sum", "mean") else x, x, x)
+    return runner.kernels
 
 
 Row = tuple[str, str, torch.dtype]

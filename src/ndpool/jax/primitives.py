@@ -2,8 +2,8 @@
 
 They are closed under differentiation: the tangent of each is made of the others, and each is transposed to another, so
 every order and every mixture of forward and reverse mode is there. Reading order: the primitives, their tangents, their
-transposes, batches, and how a primitive runs: by XLA's call of the native engine on the CPU (`ffi`), in JAX's own
-operations elsewhere and where the kernels do not serve (`composed`).
+transposes, batches, and how a primitive runs: by XLA's call of the native engine on the CPU (`ffi`), by the Triton
+engine's kernels on a GPU (`gpu`), in JAX's own operations elsewhere and where the kernels do not serve (`composed`).
 
 Which tap won is a number without a derivative: `winners` gives it, and the modes by winner read it.
 """
@@ -19,7 +19,7 @@ import jax.numpy as jnp
 from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 
-from . import composed, ffi
+from . import composed, ffi, gpu
 from .pooled import Pooled
 
 Array = Any
@@ -221,6 +221,12 @@ def _on_cpu(mode: str, context: Any, *operands: Any, one: Pooled) -> Any:
     return mlir.lower_fun(run, multiple_results=True)(context, *operands)
 
 
+def _on_gpu(mode: str, context: Any, *operands: Any, one: Pooled) -> Any:
+    by_kernels = gpu.serves(one, context.avals_in[-1].dtype)
+    run = partial(gpu.run if by_kernels else composed.run, one, mode)
+    return mlir.lower_fun(run, multiple_results=True)(context, *operands)
+
+
 def _elsewhere(mode: str, context: Any, *operands: Any, one: Pooled) -> Any:
     return mlir.lower_fun(partial(composed.run, one, mode), multiple_results=True)(context, *operands)
 
@@ -235,5 +241,6 @@ for _mode, _primitive in PRIMITIVES.items():
     batching.primitive_batchers[_primitive] = partial(_batch_rule, _mode)
     mlir.register_lowering(_primitive, partial(_elsewhere, _mode))
     mlir.register_lowering(_primitive, partial(_on_cpu, _mode), platform="cpu")
+    mlir.register_lowering(_primitive, partial(_on_gpu, _mode), platform="cuda")
 
 ffi.available()  # XLA learns of the handler now: a program that was exported asks for no primitive

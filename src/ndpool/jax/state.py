@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import jax
 import jax.numpy as jnp
 
-from . import ffi, functional
+from . import ffi, functional, gpu
 
 
 def lines() -> Iterator[str]:
@@ -21,9 +21,9 @@ def lines() -> Iterator[str]:
         yield f"jax adapter: in use on JAX {jax.__version__}; on the CPU, XLA calls the native engine"
     else:
         yield f"jax adapter: in use on JAX {jax.__version__}, in JAX's own operations; {ffi.reason()}"
-    others = sorted({device.platform for device in jax.devices()} - {"cpu"})
-    if others:
-        yield f"  JAX's own operations on {', '.join(others)}"
+    for platform in sorted({device.platform for device in jax.devices()} - {"cpu"}):
+        why = gpu.reason() if platform in ("gpu", "cuda") else "there are no kernels for it"
+        yield f"  on {platform}: {f'JAX operations of its own; {why}' if why else 'the Triton engine, by jax-triton'}"
 
 
 if __name__ == "__main__":

@@ -20,16 +20,19 @@ class NotCompiledError(Exception):
     """This release of Triton does not compile a kernel."""
 
 
-@cache
-def reason() -> str:
-    """Why this engine is not in use on any device and what to do about it, in one sentence; empty if it may be."""
+def declined() -> str:
+    """Why nobody is to use it here, in one sentence; empty if one may."""
     if settings.ENGINE.value() == "portable":
         return "NDPOOL_ENGINE=portable asks for the portable engine; unset it to use this one"
+    return "" if find_spec("triton") else "Triton is not installed; install triton"
+
+
+@cache
+def reason() -> str:
+    """Why it runs no tensors of torch's, and what to do about it, in one sentence; empty if it may."""
     if find_spec("torch") is None:
         return "it runs on torch's tensors, and torch is not installed; install a build of torch for your GPU"
-    if find_spec("triton") is None:
-        return "Triton is not installed; install triton"
-    return ""
+    return declined()
 
 
 def available() -> bool:
@@ -55,10 +58,13 @@ def takes(law: Law, dtype: Any) -> bool:
     return law.name in DTYPES and name(dtype) in DTYPES[law.name]
 
 
-def bind(window: Window, law: Law, dtype: Any, order: tuple[int, ...], axes: tuple[int, ...] = ()) -> Any:
-    """The plan for tensors that lie dense in that order of axes; positions are those within `axes`."""
+def bind(
+    window: Window, law: Law, dtype: Any, order: tuple[int, ...], axes: tuple[int, ...] = (), runner: Any = None
+) -> Any:
+    """The plan for arrays that lie dense in that order of axes; positions are those within `axes`. They are torch's
+    tensors unless there is another runner."""
     try:
         from .plan import planned
     except Exception as error:  # a name that this release of Triton does not have
         raise NotCompiledError(f"the kernels cannot be read: {type(error).__name__}: {error}") from error
-    return planned(window, law, dtype, order, axes)
+    return planned(window, law, dtype, order, axes, runner)

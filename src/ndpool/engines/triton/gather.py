@@ -424,7 +424,7 @@ def hasty(law, mode, axes, empty, march):
 
 @triton.jit
 def gather(
-    x, dx, y, b, total,
+    x, dx, total, y, b,
     LAW: tl.constexpr, MODE: tl.constexpr, AXES: tl.constexpr, LANES: tl.constexpr, FLIP: tl.constexpr,
     DIVISOR: tl.constexpr, EMPTY: tl.constexpr, INNER: tl.constexpr, ACC: tl.constexpr, CELLS: tl.constexpr,
     VECTOR: tl.constexpr, MARCH: tl.constexpr, UNROLL: tl.constexpr, BLOCK: tl.constexpr, WIDE: tl.constexpr,
@@ -545,7 +545,7 @@ def unravelled(x, first, total, N: tl.constexpr, SIDE: tl.constexpr, BLOCK: tl.c
 
 @triton.jit
 def collect(
-    x, dx, y, b, total,
+    x, dx, total, y, b,
     LAW: tl.constexpr, MODE: tl.constexpr, AXES: tl.constexpr, LANES: tl.constexpr, FLIP: tl.constexpr,
     DIVISOR: tl.constexpr, EMPTY: tl.constexpr, ACC: tl.constexpr, SIDE: tl.constexpr, FLAT: tl.constexpr,
     BLOCK: tl.constexpr, WIDE: tl.constexpr,
@@ -593,7 +593,7 @@ def collect(
 
 @triton.jit
 def jvp_by_winner(
-    residual, dx, y, total,
+    residual, dx, total, y,
     STEPS: tl.constexpr, AXES: tl.constexpr, LANES: tl.constexpr, EMPTY: tl.constexpr, CELLS: tl.constexpr,
     BLOCK: tl.constexpr, WIDE: tl.constexpr,
 ):  # fmt: skip

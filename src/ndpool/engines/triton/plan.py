@@ -1,31 +1,27 @@
-"""Plans: a window, a law, a dtype and an order of memory with every decision made, run on tensors that lie so.
+"""Plans: a window, a law, a dtype and an order of memory with every decision made, run on arrays that lie so.
 
-A plan holds no tensor and no device. Its methods take dense tensors and write into dense tensors, on the current device
-and stream, without asking the device anything. `tiles` is the one table of launch shapes.
+A plan holds no array and no device. Its methods take dense arrays and write into dense arrays. Whose arrays these are,
+only its `Runner` knows: it launches kernels, and makes memory that one launch writes and the next reads. So the same
+plans run on torch's tensors (`tensors.py`) and in JAX's programs (`jax/gpu.py`). `tiles` is the one table of launch
+shapes.
 """
 
 from __future__ import annotations
 
-import logging
 import math
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
-import torch
-import triton
 import triton.language as tl
-from torch import Tensor
 
 from ...spec import SUM, Axis, Law, Window, each, whole
 from ..dtypes import name
 from ..layout import folded
-from . import NotCompiledError, gather, scatter
+from . import gather, scatter
 
-log = logging.getLogger("ndpool.triton")
-
+Array = Any
 Fields = tuple[int, ...]  # an axis as `geometry.FIELDS` has it
 
 UNROLLED = 64  # taps, or readers, up to which loops are unrolled
@@ -42,9 +38,8 @@ SIZES = {
     "int32": 4,
     "int64": 8,
 }
-WIDE = {tl.float64: torch.float64, tl.float32: torch.float32, tl.int64: torch.int64}
-TAPS = {1: torch.uint8, 2: torch.int16, 4: torch.int32}
-OPTIONS = {"enable_fp_fusion": True}  # what Triton's releases have different defaults for
+WIDE = {tl.float64: "float64", tl.float32: "float32", tl.int64: "int64"}
+TAPS = {1: "uint8", 2: "int16", 4: "int32"}  # torch has no unsigned words beyond a byte
 NARROW = 2**31 - 2**16  # elements that 32-bit indices reach, with room for a block and for taps beyond the ends
 
 
@@ -70,10 +65,39 @@ LAWS: dict[str, Callable[..., KernelLaw]] = {
 }
 
 
-class Plan:
-    """Runs on tensors of `window.shape` that lie dense in the order of axes given."""
+class Runner(Protocol):
+    """What a plan asks of those whose arrays it runs on."""
 
-    def __init__(self, window: Window, law: Law, dtype: Any, order: tuple[int, ...], axes: tuple[int, ...] = ()):
+    def launch(
+        self,
+        kernel: Any,
+        programs: int,
+        warps: int,
+        inputs: tuple[Array | None, ...],
+        total: int,
+        outputs: tuple[Array | None, ...],
+        constants: dict[str, Any],
+    ) -> None:
+        """Run kernel(*inputs, total, *outputs, **constants) in so many programs. What the kernel does not look at in
+        this mode is None: any array will do in its place."""
+
+    def made(self, n: int, dtype: str | None, like: Array) -> Array:
+        """Memory for n elements, of like's type where none is said, where `like` is."""
+
+
+class Plan:
+    """Runs on arrays of `window.shape` that lie dense in the order of axes given."""
+
+    def __init__(
+        self,
+        window: Window,
+        law: Law,
+        dtype: Any,
+        order: tuple[int, ...],
+        axes: tuple[int, ...] = (),
+        runner: Runner | None = None,
+    ):
+        self.runner = runner or _on_tensors()
         if law.zero_is_neutral and not law.divides:  # zeros that count change nothing
             window = Window(tuple(replace(axis, margin=(0, 0)) for axis in window.axes))
         self.lead, self.lanes, self.axes, members = folded([window.axes[i] for i in order])
@@ -116,94 +140,101 @@ class Plan:
 
     # -- what engines run
 
-    def forward(self, x: Tensor, y: Tensor) -> None:
-        self._gather("forward", x, x, y, y)
+    def forward(self, x: Array, y: Array) -> None:
+        self._gather("forward", x, None, y, None)
 
-    def winners(self, x: Tensor, residual: Tensor, y: Tensor, earlier: Tensor | None = None, inner: int = 0) -> None:
+    def winners(self, x: Array, residual: Array, y: Array, earlier: Array | None = None, inner: int = 0) -> None:
         """The value, and which tap won; in a later pass, `earlier` says which of `inner` taps won before."""
-        self._gather("winners", x, x if earlier is None else earlier, y, residual, inner)
+        self._gather("winners", x, earlier, y, residual, inner)
 
-    def jvp(self, x: Tensor, dx: Tensor, dy: Tensor) -> None:
+    def jvp(self, x: Array, dx: Array, dy: Array) -> None:
         if self.linear:
             self.forward(dx, dy)
         else:
-            self._gather("jvp", x, dx, dy, dy)
+            self._gather("jvp", x, dx, dy, None)
 
-    def vjp(self, x: Tensor | None, dy: Tensor, dx: Tensor) -> None:
+    def vjp(self, x: Array | None, dy: Array, dx: Array) -> None:
         if x is None or self.linear:
-            self._scatter("linear", dy, dy, dy, dy, dx)
+            self._scatter("linear", None, dy, None, None, None, dx)
             return
         if self.remakes:
             t = tiles(self, "vjp")
             total = self._cells("size", t.cells)
-            _launch(
-                scatter.vjp, total, t.block, t.warps, x, dy, dx, total, LAW=self.key, AXES=self.fields,
-                LANES=self.lanes, FLIP=self.flip, EMPTY=self.empty, ACC=self.acc, CELLS=t.cells, VECTOR=t.vector,
-                BLOCK=t.block, WIDE=self.wide,
-            )  # fmt: skip
+            constants = {
+                "LAW": self.key, "AXES": self.fields, "LANES": self.lanes, "FLIP": self.flip, "EMPTY": self.empty,
+                "ACC": self.acc, "CELLS": t.cells, "VECTOR": t.vector, "BLOCK": t.block, "WIDE": self.wide,
+            }  # fmt: skip
+            self._launch(scatter.vjp, t, (x, dy), total, (dx,), constants)
             return
-        wide = torch.float64 if self.acc is tl.float64 else torch.float32
-        m, share = (torch.empty(dy.numel(), dtype=wide, device=dy.device) for _ in range(2))
+        wide = "float64" if self.acc is tl.float64 else "float32"
+        m, share = (self.runner.made(self.outputs, wide, dy) for _ in range(2))
         self._gather("turn", x, dy, m, share)
-        self._scatter("turned", x, share, m, share, dx)
+        self._scatter("turned", x, share, m, None, None, dx)
 
-    def jvp_by_winner(self, residual: Tensor, dx: Tensor, dy: Tensor) -> None:
+    def jvp_by_winner(self, residual: Array, dx: Array, dy: Array) -> None:
         self._jvp_by_winner(residual, dx, dy, None)
 
     def vjp_by_winner(
-        self, residual: Tensor, dy: Tensor, dx: Tensor, earlier: Tensor | None = None, inner: int = 0
+        self, residual: Array, dy: Array, dx: Array, earlier: Array | None = None, inner: int = 0
     ) -> None:
         """The cotangent; in a later pass, `earlier` gets which of `inner` taps won before."""
         if self.runs:
-            self._runs(residual, dy, dx, dy if earlier is None else earlier, inner or 1)
+            self._runs(residual, dy, dx, earlier, inner or 1)
             return
-        self._scatter("vjp_by_winner", dy, dy, dy if earlier is None else earlier, residual, dx, inner)
+        self._scatter("vjp_by_winner", None, dy, None, residual, earlier, dx, inner)
 
-    def positions(self, residual: Tensor, places: Tensor) -> None:
+    def positions(self, residual: Array, places: Array) -> None:
         """Flat row-major positions within the plan's `axes`; -1 where nothing is read."""
-        self._jvp_by_winner(residual, places, places, self.steps)
+        self._jvp_by_winner(residual, None, places, self.steps)
 
     # -- launches
 
-    def _gather(self, mode: str, x: Tensor, dx: Tensor, y: Tensor, b: Tensor, inner: int = 0) -> None:
+    def _gather(self, mode: str, x: Array, dx: Array | None, y: Array, beside: Array | None, inner: int = 0) -> None:
         t = tiles(self, mode)
         constants = {
             "LAW": self.key, "MODE": mode, "AXES": self.fields, "LANES": self.lanes, "FLIP": self.flip,
             "DIVISOR": self.divisor, "EMPTY": self.empty, "ACC": self.acc, "BLOCK": t.block, "WIDE": self.wide,
         }  # fmt: skip
         if self.collects:
-            _launch(
-                gather.collect, self.outputs, t.block, t.warps, x, dx, y, b, self.outputs, **constants, SIDE=t.side,
-                FLAT=self.flat,
-            )  # fmt: skip
-            return
-        total = self._cells("outputs", t.cells)
-        _launch(
-            gather.gather, total, t.block, t.warps, x, dx, y, b, total, **constants, INNER=inner, CELLS=t.cells,
-            VECTOR=t.vector, MARCH=t.march, UNROLL=self.taps <= UNROLLED,
-        )  # fmt: skip
+            kernel, total = gather.collect, self.outputs
+            constants |= {"SIDE": t.side, "FLAT": self.flat}
+        else:
+            kernel, total = gather.gather, self._cells("outputs", t.cells)
+            constants |= {
+                "INNER": inner, "CELLS": t.cells, "VECTOR": t.vector, "MARCH": t.march, "UNROLL": self.taps <= UNROLLED,
+            }  # fmt: skip
+        self._launch(kernel, t, (x, dx), total, (y, beside), constants)
 
     def _scatter(
-        self, mode: str, x: Tensor, dy: Tensor, m: Tensor, residual: Tensor, dx: Tensor, inner: int = 0
+        self,
+        mode: str,
+        x: Array | None,
+        dy: Array,
+        m: Array | None,
+        residual: Array | None,
+        earlier: Array | None,
+        dx: Array,
+        inner: int = 0,
     ) -> None:
         if self.flat and mode != "turned":
             t = tiles(self, "lay")
             total = self.inputs // t.vector
-            _launch(
-                scatter.lay, total, t.block, t.warps, dy, residual, dx, total, MODE=mode, N=self.taps,
-                DIVISOR=self.divisor, ACC=self.acc, VECTOR=t.vector, BLOCK=t.block, WIDE=self.wide,
-            )  # fmt: skip
+            constants = {
+                "MODE": mode, "N": self.taps, "DIVISOR": self.divisor, "ACC": self.acc, "VECTOR": t.vector,
+                "BLOCK": t.block, "WIDE": self.wide,
+            }  # fmt: skip
+            self._launch(scatter.lay, t, (dy, residual), total, (dx,), constants)
             return
         t = tiles(self, mode)
         total = self._cells("size", t.cells)
-        _launch(
-            scatter.scatter, total, t.block, t.warps, x, dy, m, residual, dx, total, LAW=self.key, MODE=mode,
-            AXES=self.fields, LANES=self.lanes, FLIP=self.flip, DIVISOR=self.divisor, INNER=inner, ACC=self.acc,
-            CELLS=t.cells, VECTOR=t.vector, MARCH=t.march, UNROLL=self.readers <= UNROLLED, BLOCK=t.block,
-            WIDE=self.wide,
-        )  # fmt: skip
+        constants = {
+            "LAW": self.key, "MODE": mode, "AXES": self.fields, "LANES": self.lanes, "FLIP": self.flip,
+            "DIVISOR": self.divisor, "INNER": inner, "ACC": self.acc, "CELLS": t.cells, "VECTOR": t.vector,
+            "MARCH": t.march, "UNROLL": self.readers <= UNROLLED, "BLOCK": t.block, "WIDE": self.wide,
+        }  # fmt: skip
+        self._launch(scatter.scatter, t, (x, dy, m, residual), total, (earlier, dx), constants)
 
-    def _runs(self, residual: Tensor, dy: Tensor, dx: Tensor, earlier: Tensor, inner: int) -> None:
+    def _runs(self, residual: Array, dy: Array, dx: Array, earlier: Array | None, inner: int) -> None:
         axis = self.axes[0]
         t = tiles(self, "runs")
         whole = self.lanes == 1 and axis.outputs <= t.side
@@ -212,20 +243,27 @@ class Plan:
         stretch = -(-axis.size // stretches)
         lines = self.lead * self.lanes
         kernel = scatter.walk if self.lanes > 1 else scatter.runs
-        programs = -(-lines // t.block) * stretches
-        _launch(
-            kernel, programs, 1, t.warps, dy, residual, earlier, dx, lines, AXES=self.fields, LANES=self.lanes,
-            INNER=inner, ACC=self.acc, KEY=tl.int64 if axis.size * inner >= 2**31 else tl.int32, STRETCH=stretch,
-            LONG=t.side, BLOCK=t.block, WIDE=self.wide,
-        )  # fmt: skip
+        constants = {
+            "AXES": self.fields, "LANES": self.lanes, "INNER": inner, "ACC": self.acc,
+            "KEY": tl.int64 if axis.size * inner >= 2**31 else tl.int32, "STRETCH": stretch, "LONG": t.side,
+            "BLOCK": t.block, "WIDE": self.wide,
+        }  # fmt: skip
+        self._launch(kernel, t, (dy, residual), lines, (earlier, dx), constants, stretches)
 
-    def _jvp_by_winner(self, residual: Tensor, dx: Tensor, y: Tensor, steps: tuple[int, ...] | None) -> None:
+    def _jvp_by_winner(self, residual: Array, dx: Array | None, y: Array, steps: tuple[int, ...] | None) -> None:
         t = tiles(self, "jvp_by_winner")
         total = self._cells("outputs", t.cells)
-        _launch(
-            gather.jvp_by_winner, total, t.block, t.warps, residual, dx, y, total, STEPS=steps, AXES=self.fields,
-            LANES=self.lanes, EMPTY=self.empty, CELLS=t.cells, BLOCK=t.block, WIDE=self.wide,
-        )  # fmt: skip
+        constants = {
+            "STEPS": steps, "AXES": self.fields, "LANES": self.lanes, "EMPTY": self.empty, "CELLS": t.cells,
+            "BLOCK": t.block, "WIDE": self.wide,
+        }  # fmt: skip
+        self._launch(gather.jvp_by_winner, t, (residual, dx), total, (y,), constants)
+
+    def _launch(
+        self, kernel: Any, t: Tile, inputs: Any, total: int, outputs: Any, constants: dict[str, Any], each: int = 1
+    ) -> None:
+        """In programs that take a block of `total` each, and `each` of them the same block."""
+        self.runner.launch(kernel, -(-total // t.block) * each, t.warps, inputs, total, outputs, constants)
 
     def _cells(self, side: str, cells: tuple[int, ...]) -> int:
         """How many cells that side of the window has."""
@@ -242,7 +280,7 @@ class Chain:
     first winner in row-major order is the first line's first. So are their derivatives, by the chain rule.
     """
 
-    def __init__(self, window: Window, law: Law, dtype: Any, order: tuple[int, ...], whole: Plan):
+    def __init__(self, law: Law, dtype: Any, whole: Plan):
         self.whole, self.law, self.dtype = whole, law, dtype
         self.stages: list[Plan] = []
         self.sizes: list[int] = []  # elements that go into each stage, and at the end those that come out
@@ -256,23 +294,23 @@ class Chain:
             stage = law
             if LAWS[law.name](*law.params).divisor and a != pooled[0]:  # one of them divides for all
                 stage = SUM
-            self.stages.append(Plan(Window((each(lead), axis, each(lanes))), stage, dtype, (0, 1, 2)))
+            window = Window((each(lead), axis, each(lanes)))
+            self.stages.append(Plan(window, stage, dtype, (0, 1, 2), runner=whole.runner))
             sizes[a] = axis.outputs
         self.sizes.append(whole.outputs)
         taps = [stage.taps for stage in self.stages]
         self.inner = [math.prod(taps[:i]) for i in range(len(taps) + 1)]  # taps of the stages before each
 
-    def _between(self, i: int, like: Tensor) -> Tensor:
+    def _between(self, i: int, like: Array) -> Array:
         """Memory between stages: sums are kept wide."""
-        dtype = like.dtype if self.law.winners else WIDE[self.whole.acc]
-        return torch.empty(self.sizes[i], dtype=dtype, device=like.device)
+        return self.whole.runner.made(self.sizes[i], None if self.law.winners else WIDE[self.whole.acc], like)
 
-    def _taps(self, i: int, like: Tensor) -> Tensor:
+    def _taps(self, i: int, like: Array) -> Array:
         """Memory for which of the taps of the first i stages won."""
         size = np.min_scalar_type(self.inner[i] - 1).itemsize
-        return torch.empty(self.sizes[i], dtype=TAPS[size], device=like.device)
+        return self.whole.runner.made(self.sizes[i], TAPS[size], like)
 
-    def _values(self, x: Tensor) -> list[Tensor]:
+    def _values(self, x: Array) -> list[Array]:
         """What goes into each stage."""
         values = [x]
         for i, stage in enumerate(self.stages[:-1]):
@@ -280,10 +318,10 @@ class Chain:
             stage.forward(values[i], values[i + 1])
         return values
 
-    def forward(self, x: Tensor, y: Tensor) -> None:
+    def forward(self, x: Array, y: Array) -> None:
         self.stages[-1].forward(self._values(x)[-1], y)
 
-    def winners(self, x: Tensor, residual: Tensor, y: Tensor) -> None:
+    def winners(self, x: Array, residual: Array, y: Array) -> None:
         earlier = None
         for i, stage in enumerate(self.stages):
             final = i == len(self.stages) - 1
@@ -291,7 +329,7 @@ class Chain:
             stage.winners(x, tap, out, earlier, self.inner[i] if i else 0)
             x, earlier = out, tap
 
-    def jvp(self, x: Tensor, dx: Tensor, dy: Tensor) -> None:
+    def jvp(self, x: Array, dx: Array, dy: Array) -> None:
         if self.law.linear:
             self.forward(dx, dy)
             return
@@ -300,36 +338,43 @@ class Chain:
             stage.jvp(value, dx, out)
             dx = out
 
-    def vjp(self, x: Tensor | None, dy: Tensor, dx: Tensor) -> None:
+    def vjp(self, x: Array | None, dy: Array, dx: Array) -> None:
         linear = x is None or self.law.linear
-        values: list[Any] = [None] * len(self.stages) if linear else self._values(x)  # type: ignore[arg-type]
+        values: list[Any] = [None] * len(self.stages) if linear else self._values(x)
         for i in reversed(range(len(self.stages))):
             out = self._between(i, dy) if i else dx
             self.stages[i].vjp(values[i], dy, out)
             dy = out
 
-    def jvp_by_winner(self, residual: Tensor, dx: Tensor, dy: Tensor) -> None:
+    def jvp_by_winner(self, residual: Array, dx: Array, dy: Array) -> None:
         self.whole.jvp_by_winner(residual, dx, dy)
 
-    def vjp_by_winner(self, residual: Tensor, dy: Tensor, dx: Tensor) -> None:
+    def vjp_by_winner(self, residual: Array, dy: Array, dx: Array) -> None:
         for i in reversed(range(len(self.stages))):
             out, earlier = (self._between(i, dy), self._taps(i, dy)) if i else (dx, None)
             self.stages[i].vjp_by_winner(residual, dy, out, earlier, self.inner[i] if i else 0)
             residual, dy = earlier if earlier is not None else residual, out
 
-    def positions(self, residual: Tensor, places: Tensor) -> None:
+    def positions(self, residual: Array, places: Array) -> None:
         self.whole.positions(residual, places)
 
 
-def planned(window: Window, law: Law, dtype: Any, order: tuple[int, ...], axes: tuple[int, ...]) -> Plan | Chain:
-    """A plan in one launch a mode, or in passes."""
-    plan = Plan(window, law, dtype, order, axes)
+def planned(
+    window: Window,
+    law: Law,
+    dtype: Any,
+    order: tuple[int, ...],
+    axes: tuple[int, ...],
+    runner: Runner | None = None,
+) -> Plan | Chain:
+    """A plan in one launch a mode, or in passes; for torch's tensors unless there is another runner."""
+    plan = Plan(window, law, dtype, order, axes, runner)
     joins = sum(axis.taps > 1 for axis in plan.axes)
     zeros = not law.zero_is_neutral and any(any(axis.margin) for axis in plan.axes)
     splits = law.winners == "split"
     if joins < 2 or plan.collects or max(plan.taps, plan.readers) <= UNROLLED or zeros or splits:
         return plan
-    return Chain(window, law, dtype, order, plan)
+    return Chain(law, dtype, plan)
 
 
 @dataclass(frozen=True)
@@ -442,23 +487,10 @@ def _power(n: int) -> int:
     return 1 << (n.bit_length() - 1)
 
 
-def _launch(kernel: Any, total: int, block: int, warps: int, *args: Any, **constants: Any) -> None:
-    seen = id(kernel), tuple(constants.values())
-    if seen in _SEEN:
-        kernel[(triton.cdiv(total, block),)](*args, num_warps=warps, **OPTIONS, **constants)
-        return
-    start = time.perf_counter()
-    try:
-        kernel[(triton.cdiv(total, block),)](*args, num_warps=warps, **OPTIONS, **constants)
-    except (torch.OutOfMemoryError, MemoryError):
-        raise
-    except Exception as error:  # Triton's own kinds are many, and others in each release
-        raise NotCompiledError(f"{kernel.__name__} does not compile: {type(error).__name__}: {error}") from error
-    _SEEN.add(seen)
-    log.debug("%s compiled or loaded in %.2f s for %s", kernel.__name__, time.perf_counter() - start, constants)
+def _on_tensors() -> Runner:
+    from .tensors import ON_TENSORS
 
-
-_SEEN: set[Any] = set()
+    return ON_TENSORS
 
 
 # -- geometry ----------------------------------------------------------------------------------------------------------

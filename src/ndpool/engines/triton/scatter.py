@@ -68,7 +68,7 @@ def reader(p, m, AXES: tl.constexpr, a: tl.constexpr):
 
 @triton.jit
 def scatter(
-    x, dy, m, residual, dx, total,
+    x, dy, m, residual, total, earlier, dx,
     LAW: tl.constexpr, MODE: tl.constexpr, AXES: tl.constexpr, LANES: tl.constexpr, FLIP: tl.constexpr,
     DIVISOR: tl.constexpr, INNER: tl.constexpr, ACC: tl.constexpr, CELLS: tl.constexpr, VECTOR: tl.constexpr,
     MARCH: tl.constexpr, UNROLL: tl.constexpr, BLOCK: tl.constexpr, WIDE: tl.constexpr,
@@ -78,8 +78,9 @@ def scatter(
     A cell is CELLS inputs along each axis. Whole strides: which tap of which output an input is, is known while
     compiling, and VECTOR outputs of the last axis are read at once. A part of a stride: the cell has one reader, which
     is asked for; 0: so has each input. MODE: "vjp_by_winner" by the residual; "linear" over the count; "turned" by what
-    `gather` stored in its "turn". With INNER, the residual is of this axis and of later passes' INNER taps, and m is
-    where theirs goes. With MARCH the cells go along the first axis step by step, and every output is read once.
+    `gather` stored in its "turn". With INNER, the residual is of this axis and of the INNER taps of earlier passes, and
+    `earlier` is where theirs goes. With MARCH the cells go along the first axis step by step, and every output is read
+    once.
     """
     i, ok = block(total, BLOCK, WIDE)
     L: tl.constexpr = len(AXES) - 1
@@ -154,7 +155,9 @@ def scatter(
         for r in tl.static_range(N // ACROSS):
             store(dx, ats[r], accs[r * ACROSS : (r + 1) * ACROSS], theres[r], left, LANES, ACROSS, EVEN)
             if INNER > 0:
-                store(m, ats[r], accs[N + r * ACROSS : N + (r + 1) * ACROSS], theres[r], left, LANES, ACROSS, EVEN)
+                store(
+                    earlier, ats[r], accs[N + r * ACROSS : N + (r + 1) * ACROSS], theres[r], left, LANES, ACROSS, EVEN
+                )
 
 
 @triton.jit
@@ -229,7 +232,7 @@ def given(
 
 @triton.jit
 def lay(
-    dy, residual, dx, total,
+    dy, residual, total, dx,
     MODE: tl.constexpr, N: tl.constexpr, DIVISOR: tl.constexpr, ACC: tl.constexpr, VECTOR: tl.constexpr,
     BLOCK: tl.constexpr, WIDE: tl.constexpr,
 ):  # fmt: skip
@@ -324,7 +327,7 @@ def pulled(
 
 @triton.jit
 def vjp(
-    x, dy, dx, total,
+    x, dy, total, dx,
     LAW: tl.constexpr, AXES: tl.constexpr, LANES: tl.constexpr, FLIP: tl.constexpr, EMPTY: tl.constexpr,
     ACC: tl.constexpr, CELLS: tl.constexpr, VECTOR: tl.constexpr, BLOCK: tl.constexpr, WIDE: tl.constexpr,
 ):  # fmt: skip
@@ -389,7 +392,7 @@ def stretch(lines, AXES: tl.constexpr, STRETCH: tl.constexpr, BLOCK: tl.constexp
 
 @triton.jit
 def walk(
-    dy, residual, m, dx, lines,
+    dy, residual, lines, earlier, dx,
     AXES: tl.constexpr, LANES: tl.constexpr, INNER: tl.constexpr, ACC: tl.constexpr, KEY: tl.constexpr,
     STRETCH: tl.constexpr, LONG: tl.constexpr, BLOCK: tl.constexpr, WIDE: tl.constexpr,
 ):  # fmt: skip
@@ -406,25 +409,25 @@ def walk(
     for c in tl.range(reader, end, loop_unroll_factor=8):
         g, key = named(dy, residual, at + c * LANES, c, there, AXES, INNER, ACC, KEY)
         other = (key >= 0) & (key != won)
-        settle(m, dx, base, won, total, other, first, stop, LANES, INNER)
+        settle(earlier, dx, base, won, total, other, first, stop, LANES, INNER)
         total = tl.where(other, g, total + g)  # who names none hands on 0
         won = tl.where(other, key, won)
-    settle(m, dx, base, won, total, there, first, stop, LANES, INNER)
+    settle(earlier, dx, base, won, total, there, first, stop, LANES, INNER)
 
 
 @triton.jit
-def settle(m, dx, base, won, total, over, first, stop, LANES: tl.constexpr, INNER: tl.constexpr):
+def settle(earlier, dx, base, won, total, over, first, stop, LANES: tl.constexpr, INNER: tl.constexpr):
     """Stores what the runs have that are over and whose input is among those from `first` to `stop`."""
     p = (won // INNER).to(base.dtype)
     kept = over & (won >= 0) & (p >= first) & (p < stop)
     tl.store(dx + (base + p * LANES), total.to(dx.dtype.element_ty), mask=kept)
     if INNER > 1:
-        tl.store(m + (base + p * LANES), (won % INNER).to(m.dtype.element_ty), mask=kept)
+        tl.store(earlier + (base + p * LANES), (won % INNER).to(earlier.dtype.element_ty), mask=kept)
 
 
 @triton.jit
 def runs(
-    dy, residual, m, dx, lines,
+    dy, residual, lines, earlier, dx,
     AXES: tl.constexpr, LANES: tl.constexpr, INNER: tl.constexpr, ACC: tl.constexpr, KEY: tl.constexpr,
     STRETCH: tl.constexpr, LONG: tl.constexpr, BLOCK: tl.constexpr, WIDE: tl.constexpr,
 ):  # fmt: skip
@@ -443,4 +446,4 @@ def runs(
     won, total = tl.associative_scan((key, g), along, joined)
     last = (c + 1 == end) | ((after >= 0) & (after != won))
     tl.debug_barrier()  # the zeros are stored over
-    settle(m, dx, base, won, total, there & (c < end) & last, first, stop, LANES, INNER)
+    settle(earlier, dx, base, won, total, there & (c < end) & last, first, stop, LANES, INNER)
