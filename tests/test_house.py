@@ -32,7 +32,7 @@ LAYERS = (
     ("op", "forms", "ops", "arrays", "unpool", "slab", "record_text", "picture"),
     ("api",),
     ("graph",),
-    ("__init__", "torch", "jax", "demo", "doctor"),
+    ("__init__", "torch", "jax", "large", "demo", "doctor"),
     ("cli", "__main__"),
 )
 ENGINE_FILES = ("engines.native", "engines.portable", "engines.reference", "engines.triton")
@@ -102,12 +102,22 @@ def libraries(module: str) -> set[str]:
     return found
 
 
+KNOWS = {
+    "large.zarr": {"zarr", "numcodecs"},
+    "large.tiff": {"tifffile"},
+    "large.hdf5": {"h5py"},
+    "large.picture": {"PIL"},
+}
+
+
 def test_array_libraries_stay_where_they_belong() -> None:
     frameworks = {"torch", "jax", "triton", "ml_dtypes", "cupy", "dask", "sympy", "xarray", "pandas"}
+    formats = {"zarr", "numcodecs", "tifffile", "h5py", "PIL"}
     for module in FILES:
         if module.startswith("arrays."):  # an adapter imports the library of its name, and is imported with it
             assert libraries(module) & frameworks <= {module.rpartition(".")[2]}, module
             continue
+        assert not libraries(module) & formats - KNOWS.get(module, set()), module
         if module.startswith("spec") or module == "arithmetic":
             assert "numpy" not in libraries(module), module
         if not module.startswith(("torch", "jax", "engines.triton")):

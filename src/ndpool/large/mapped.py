@@ -1,0 +1,153 @@
+"""An array that lies in a file as it lies in memory: parts of it are mapped, and nothing is copied.
+
+A part is mapped when it is asked for and unmapped when its view is dropped, so the pages that count as the process'
+own are those of the parts in use. Each mapping opens the file for itself: a store holds no descriptor.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Any
+
+import numpy as np
+
+from ..errors import PoolError
+from .store import Slices, Store, check_dtype, shape_of, state_of
+
+PIECE = 1 << 16  # bytes that one fault of a page brings in, as Linux does it: what lies nearer is no farther
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Where the elements lie: element i of a C-ordered array at offset + i * itemsize."""
+
+    offset: int
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]  # in the file's byte order
+    order: str = "C"
+
+    @property
+    def nbytes(self) -> int:
+        return int(np.prod(self.shape, dtype=object)) * self.dtype.itemsize
+
+    @property
+    def strides(self) -> tuple[int, ...]:
+        fast_first = self.shape if self.order == "F" else self.shape[::-1]
+        strides = tuple(accumulate(fast_first[:-1], lambda stride, n: stride * n, initial=self.dtype.itemsize))
+        strides = strides[: len(self.shape)]
+        return strides if self.order == "F" else strides[::-1]
+
+
+class Mapped(Store):
+    """An array in a file, uncompressed and in one piece. `writable` says whether parts may be written."""
+
+    def __init__(
+        self, path: str, layout: Layout, *, name: str | None = None, axes: tuple[str, ...] | None = None,
+        writable: bool = True,
+    ) -> None:  # fmt: skip
+        self.path, self.layout, self.axes, self.writable = os.path.abspath(path), layout, axes, writable
+        self.name = name or path
+        check_dtype(self.name, layout.dtype)
+        self.shape, self.order = layout.shape, layout.order
+        self.dtype = layout.dtype.newbyteorder("=")
+        self.encoded = not layout.dtype.isnative
+        self.chunks = in_one_piece(layout)
+        self.units = (1,) * len(layout.shape)
+        self.strides = layout.strides
+        size = os.stat(path).st_size
+        if size < layout.offset + layout.nbytes:
+            raise OSError(
+                f"{self.name}: the file has {size} bytes, but its array of {layout.dtype}, shape {layout.shape}, ends "
+                f"at byte {layout.offset + layout.nbytes}; it was cut short, or the shape, dtype or offset is wrong"
+            )
+
+    def read(self, part: Slices) -> np.ndarray[Any, Any]:
+        view = self._view(part, mmap.ACCESS_READ)
+        return view if self.layout.dtype.isnative else view.astype(self.dtype)  # astype keeps the order
+
+    def write(self, part: Slices, values: np.ndarray[Any, Any]) -> None:
+        self._view(part, mmap.ACCESS_WRITE)[...] = values
+
+    def memory(self, part: Slices) -> np.ndarray[Any, Any] | None:
+        return self._view(part, mmap.ACCESS_WRITE) if self.layout.dtype.isnative else None
+
+    def working(self, part: Slices) -> int:
+        """Pages that the part shares with its neighbours, and bytes before they are in the machine's order."""
+        run = self.dtype.itemsize  # bytes that lie together, and how many such runs there are
+        rows, together = 1, True
+        for n, size in (*zip(shape_of(part), self.shape, strict=True),)[:: 1 if self.order == "F" else -1]:
+            run, rows, together = (run * n, rows, n == size) if together else (run, rows * n, False)
+        first, last = self._span(part)
+        pages = min(rows * (run + 2 * PIECE), last - first + 2 * PIECE) if run * rows else 0
+        return max(0, pages - run * rows) + (0 if self.layout.dtype.isnative else run * rows)
+
+    def state(self) -> str:
+        return state_of(self.path)
+
+    def _span(self, part: Slices) -> tuple[int, int]:
+        """The bytes of the file from the part's first element to its last."""
+        ends = zip(part, self.strides, strict=True)
+        firsts, lasts = zip(*((p.start * s, (p.stop - 1) * s) for p, s in ends), strict=True) if part else ((), ())
+        return self.layout.offset + sum(firsts), self.layout.offset + sum(lasts) + self.dtype.itemsize
+
+    def _view(self, part: Slices, access: int) -> np.ndarray[Any, Any]:
+        shape = shape_of(part)
+        if 0 in shape:
+            return np.empty(shape, self.layout.dtype)
+        if access == mmap.ACCESS_WRITE and not self.writable:
+            raise OSError(f"{self.name}: is open for reading only; write to a new array")
+        first, last = self._span(part)
+        start = first - first % mmap.ALLOCATIONGRANULARITY
+        file = os.open(self.path, os.O_RDONLY if access == mmap.ACCESS_READ else os.O_RDWR)
+        try:
+            memory = mmap.mmap(file, last - start, access=access, offset=start)
+        except ValueError as error:  # the length is beyond the end
+            raise OSError(f"{self.name}: the file has become shorter than its array; make it anew") from error
+        finally:
+            os.close(file)
+        return np.ndarray(shape, self.layout.dtype, memory, first - start, self.strides)
+
+
+def in_one_piece(layout: Layout) -> tuple[int, ...]:
+    """The block of neighbours that lie together: whole axes, the last of them cut to PIECE bytes, by a power of two."""
+    block, length = [1] * len(layout.shape), layout.dtype.itemsize
+    axes = range(len(layout.shape))
+    for axis in axes if layout.order == "F" else reversed(axes):
+        n = max(1, layout.shape[axis])
+        block[axis] = n if n * length <= PIECE else 1 << max(0, (PIECE // length).bit_length() - 1)
+        length *= n
+        if length > PIECE:
+            break
+    return tuple(block)
+
+
+def new_file(path: str, header: bytes, size: int) -> None:
+    """A new file that begins with a header and has all its bytes on the disk: a full disk is an error now."""
+    file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o666)
+    try:
+        os.write(file, header)
+        allocate(file, size)
+    except BaseException:
+        os.unlink(path)
+        raise
+    finally:
+        os.close(file)
+
+
+def allocate(file: int, size: int) -> None:
+    """Give an open file its bytes on the disk, up to `size`."""
+    if not hasattr(os, "posix_fallocate"):  # macOS: holes, and a disk that fills up is found while writing
+        os.truncate(file, max(size, os.fstat(file).st_size))
+    elif size:
+        os.posix_fallocate(file, 0, size)
+
+
+def order_of(name: str, options: dict[str, Any]) -> str:
+    """The option that says which axis is the one whose neighbours lie together."""
+    order = options.get("order", "C")
+    if order not in ("C", "F"):
+        raise PoolError(f"{name}: order={order!r} is neither 'C' (the last axis lies together) nor 'F' (the first)")
+    return str(order)
