@@ -392,7 +392,7 @@ def test_only_the_command_line_imports_the_whole_package() -> None:
             names = [node.module or ""] if isinstance(node, ast.ImportFrom) and not node.level else []
             names += [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
             found |= {module for name in names if name.partition(".")[0] == "ndpool"}
-    assert found == {"cli"}
+    assert found == {"typed"}
 
 
 def test_no_rank_or_layout_in_a_name() -> None:

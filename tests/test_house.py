@@ -33,7 +33,7 @@ LAYERS = (
     ("api",),
     ("graph",),
     ("__init__", "torch", "jax", "large", "demo", "doctor"),
-    ("cli", "__main__"),
+    ("typed", "cli", "cli_large", "__main__"),
 )
 ENGINE_FILES = ("engines.native", "engines.portable", "engines.reference", "engines.triton")
 LAZY = ("op", "graph", "engines.triton")  # may import a later layer inside a function
@@ -104,6 +104,7 @@ def libraries(module: str) -> set[str]:
 
 KNOWS = {
     "large.zarr": {"zarr", "numcodecs"},
+    "large.ome": {"zarr"},
     "large.tiff": {"tifffile"},
     "large.hdf5": {"h5py"},
     "large.picture": {"PIL"},

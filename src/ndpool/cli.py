@@ -1,4 +1,4 @@
-"""The `ndpool` command: `ndpool demo|doctor|show`, `ndpool graph show|check|run`, `ndpool --version`.
+"""The `ndpool` command: `ndpool demo|doctor|show|pool|pyramid`, `ndpool graph show|check|run`, `ndpool --version`.
 
 A command is one entry of COMMANDS: its arguments and its function, which imports what it needs when it runs. What goes
 wrong is one line on stderr and exit code 2.
@@ -7,104 +7,23 @@ wrong is one line on stderr and exit code 2.
 from __future__ import annotations
 
 import argparse
-import ast
-import re
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from . import cli_large
 from .errors import PoolError
+from .typed import Command, Wrong, record, shape
 
 if TYPE_CHECKING:
     from .graph import Program
-    from .op import Op
-
-
-class _Wrong(Exception):
-    """A command line that cannot be followed."""
 
 
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
-        raise _Wrong(f"{message}; try {self.prog} --help")
-
-
-@dataclass(frozen=True)
-class Command:
-    """What `ndpool NAME` takes (`add_argument` calls: names and options) and does, or the commands under that name."""
-
-    help: str
-    arguments: dict[str, dict[str, Any]] = field(default_factory=dict)
-    run: Callable[[argparse.Namespace], int] | None = None
-    commands: dict[str, Command] = field(default_factory=dict)
-
-
-# -- reading what was typed ------------------------------------------------------------------------------------------
-
-
-def record(expression: str) -> Op:
-    """The op that an expression like "MaxPool(3, stride=2)" makes: one call of a public record, literals only.
-
-    >>> record("ndpool.MaxPool2d(3, stride=2)")
-    MaxPool(kernel_size=3, stride=2, axes=(-2, -1))
-    """
-    try:
-        name, args, kwargs = _call(ast.parse(expression.strip(), mode="eval").body)
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        raise _Wrong(f'{expression!r} is not an expression; use one like "MaxPool(3, stride=2)"') from None
-    try:
-        return _maker(name)(*args, **kwargs)
-    except PoolError:
-        raise
-    except TypeError as error:  # too few arguments, or unknown ones
-        raise _Wrong(str(error).replace(".__init__()", ":")) from None
-
-
-def _call(node: ast.expr) -> tuple[str, list[Any], dict[str, Any]]:
-    """The name that is called, and the arguments."""
-    if not isinstance(node, ast.Call):
-        raise _Wrong(f'{ast.unparse(node)} is not a call; use one like "MaxPool(3, stride=2)"')
-    args = [_literal(argument) for argument in node.args]
-    kwargs = {keyword.arg or "**": _literal(keyword.value) for keyword in node.keywords}
-    return ast.unparse(node.func).removeprefix("ndpool."), args, kwargs
-
-
-def _literal(node: ast.expr) -> Any:
-    try:
-        return ast.literal_eval(node)
-    except (ValueError, TypeError):
-        raise _Wrong(
-            f"{ast.unparse(node)} is not a literal; use numbers, strings, tuples, True, False or None"
-        ) from None
-
-
-def _maker(name: str) -> Callable[..., Op]:
-    """The record of that name; `MaxPool2d` and its like too."""
-    from difflib import get_close_matches
-
-    import ndpool
-
-    records = [n for n in ndpool.__all__ if n.endswith("Pool") and isinstance(getattr(ndpool, n), type)]
-    if re.sub("[123]d$", "", name) not in records:
-        known = get_close_matches(name, records) or ["MaxPool", "AdaptiveAvgPool", "GlobalLpPool"]
-        raise _Wrong(f"{name} is not an ndpool record; use one like {', '.join(known)}")
-    maker: Callable[..., Op] = getattr(ndpool, name)
-    return maker
-
-
-def shape(text: str) -> tuple[int, ...]:
-    """The sizes in "3,32,32".
-
-    >>> shape("3,32,32")
-    (3, 32, 32)
-    """
-    try:
-        return tuple(int(size) for size in text.split(",") if size.strip())
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a list of sizes; use one like 3,32,32") from None
+        raise Wrong(f"{message}; try {self.prog} --help")
 
 
 # -- the commands ----------------------------------------------------------------------------------------------------
@@ -172,7 +91,7 @@ def _graph_run(arguments: argparse.Namespace) -> int:
 
     program, out = load(arguments.file), Path(arguments.out)
     if out.suffix not in (".npy", ".npz") or (out.suffix == ".npy" and len(program.outputs) > 1):
-        raise _Wrong(f"--out {out.name} cannot hold {len(program.outputs)} outputs; use a name that ends in .npz")
+        raise Wrong(f"--out {out.name} cannot hold {len(program.outputs)} outputs; use a name that ends in .npz")
     inputs = _inputs(program, arguments.input)
     with _running(arguments.file):
         got = program(*inputs)
@@ -194,7 +113,7 @@ def _running(file: str) -> Iterator[None]:
     try:
         yield
     except (ValueError, TypeError, ArithmeticError, MemoryError) as error:
-        raise _Wrong(f"{file}: {error}") from error
+        raise Wrong(f"{file}: {error}") from error
 
 
 def _inputs(program: Program, given: Sequence[str]) -> list[Any]:
@@ -210,7 +129,7 @@ def _inputs(program: Program, given: Sequence[str]) -> list[Any]:
             loose.append(text)
     rest = [name for name in names if name not in files]
     if len(loose) != len(rest):
-        raise _Wrong(f"--input: {len(given)} files for the inputs {', '.join(names) or '(none)'}; give each its own")
+        raise Wrong(f"--input: {len(given)} files for the inputs {', '.join(names) or '(none)'}; give each its own")
     files.update(zip(rest, loose, strict=True))
     return [_array(files[name], node.dtype) for name, node in zip(names, program.inputs, strict=True)]
 
@@ -225,15 +144,17 @@ def _array(path: str, dtype: str | None) -> Any:
         with open(path, "rb") as file:
             array = np.lib.format.read_array(file, allow_pickle=False)  # np.load, for this one format
     except (ValueError, EOFError) as error:
-        raise _Wrong(f"{path} is not an .npy file with one array of numbers: {error}") from None
+        raise Wrong(f"{path} is not an .npy file with one array of numbers: {error}") from None
     if dtype == "bfloat16" and array.dtype == "V2":  # NumPy writes bfloat16 without its name
         import ml_dtypes
 
         array = array.view(ml_dtypes.bfloat16)
     if kind(array.dtype) not in ("bool", "integer", "real", "complex"):
-        raise _Wrong(f"{path} holds {array.dtype}, not numbers")
+        raise Wrong(f"{path} holds {array.dtype}, not numbers")
     return array
 
+
+# -- the table of commands -------------------------------------------------------------------------------------------
 
 _FILE = {"file": {"metavar": "FILE", "help": "a program, as `save` or `to_json` wrote it"}}
 _GRAPH = {
@@ -259,7 +180,7 @@ _GRAPH = {
     ),
 }
 
-COMMANDS = {
+COMMANDS: dict[str, Command] = {
     "demo": Command(
         "pool a picture with every op, check each against the spec, write a page",
         {"--out": {"default": "demo.html", "metavar": "FILE", "help": "the page (default: demo.html)"}},
@@ -276,6 +197,7 @@ COMMANDS = {
         _show,
     ),
     "graph": Command("look at, check or run a saved program", commands=_GRAPH),
+    **cli_large.COMMANDS,
 }
 
 
@@ -306,7 +228,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         arguments = _parser().parse_args(argv)
         return int(arguments.run(arguments))
-    except (_Wrong, PoolError, OSError, MemoryError) as error:
+    except (Wrong, PoolError, OSError, MemoryError) as error:
         words = " ".join(str(error).split())
         print("ndpool:", "".join(c if c.isprintable() else ascii(c)[1:-1] for c in words), file=sys.stderr)
         return 2

@@ -150,6 +150,17 @@ def memory_to_keep(n: int) -> int:
     return _checked("set_kept_memory", "n", n, MOST_BYTES, "bytes")
 
 
+def bytes_in(name: str, value: Any) -> int:
+    """The size that an argument says: a number of bytes, or text like 2GB."""
+    if isinstance(value, str):
+        size = _bytes(value.strip())
+    else:
+        size = value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
+    if size is None:
+        raise PoolError(f"{name}={value!r} is not a size; use a number of bytes, or text like '2GB' or '512MiB'")
+    return size
+
+
 def _checked(function: str, name: str, value: Any, most: int, unit: str) -> int:
     try:
         if isinstance(value, bool):

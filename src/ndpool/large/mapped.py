@@ -44,6 +44,8 @@ class Layout:
 class Mapped(Store):
     """An array in a file, uncompressed and in one piece. `writable` says whether parts may be written."""
 
+    path: str
+
     def __init__(
         self, path: str, layout: Layout, *, name: str | None = None, axes: tuple[str, ...] | None = None,
         writable: bool = True,

@@ -31,6 +31,7 @@ class Store(ABC):
     """An array in files. A store can be pickled: another process opens the same files again."""
 
     name: str  # what errors call it
+    path: str | None = None  # the file or folder it lies in
     shape: tuple[int, ...]
     dtype: np.dtype[Any]  # in the machine's byte order, which the file need not have
     chunks: tuple[int, ...]  # what is decoded as a whole; of memory that is mapped, what lies in one piece

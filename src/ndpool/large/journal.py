@@ -1,0 +1,110 @@
+"""The journal of a result that is being made: which tiles are finished, on the disk beside it.
+
+A journal is a text file. Its first line says what is made of what, in which tiles; each other line is a tile that is
+finished, written after its values were. Every line ends with a checksum that also covers the first line, so a line that
+a killed process left half written, or one of another journal, is no tile. The file is locked while a process works on
+the result: a lock ends with its process, however that ends.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import zlib
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from ..errors import PoolError
+
+
+class Journal:
+    """`with Journal(path) as journal`: locked and read, and where there is one, with what it says of tiles."""
+
+    def __init__(self, path: Path):
+        self.path = path
+        self.header: dict[str, Any] | None = None  # None: there is no journal, or not even its first line
+        self.finished: set[tuple[int, int]] = set()  # (pass, tile)
+        self._file = -1
+        self._seed = 0
+
+    def __enter__(self) -> Journal:
+        self._file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if not self._is_there():  # its process ended, and took it away, between the two calls
+                raise BlockingIOError
+            self._read()
+        except BlockingIOError:
+            os.close(self._file)
+            raise PoolError(
+                f"another process is working on {self.path.with_suffix('')}; wait for it, or end it"
+            ) from None
+        except BaseException:
+            os.close(self._file)
+            raise
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+        if self.header is None and not os.fstat(self._file).st_size:
+            self.remove()  # nothing was begun
+        os.close(self._file)
+
+    def _is_there(self) -> bool:
+        try:
+            return os.path.samestat(os.fstat(self._file), os.stat(self.path))
+        except FileNotFoundError:
+            return False
+
+    def begin(self, header: dict[str, Any]) -> None:
+        """A new journal of that work."""
+        os.ftruncate(self._file, 0)
+        self.header, self.finished = header, set()
+        self._append(self._first(header))
+
+    def add(self, run: int, tile: int) -> None:
+        """That tile of that pass has been written."""
+        self._append(self._line(run, tile))
+        self.finished.add((run, tile))
+
+    def remove(self) -> None:
+        """The result is finished and in its place."""
+        self.path.unlink(missing_ok=True)
+
+    def _append(self, line: bytes) -> None:
+        written = os.write(self._file, line)
+        if written < len(line):  # the disk is full: what is there is no line, and no tile
+            os.ftruncate(self._file, os.fstat(self._file).st_size - written)
+            raise OSError(28, "no space left on the disk for the journal", str(self.path))
+
+    def _first(self, header: dict[str, Any]) -> bytes:
+        text = json.dumps(header, sort_keys=True)
+        self._seed = zlib.crc32(text.encode())
+        return f"{text} {self._seed:08x}\n".encode()
+
+    def _line(self, run: int, tile: int) -> bytes:
+        text = f"{run} {tile}"
+        return f"{text} {zlib.crc32(text.encode(), self._seed):08x}\n".encode()
+
+    def _read(self) -> None:
+        """What the file says; a last line that is not whole is cut off."""
+        with open(self.path, "rb") as file:
+            lines = file.read().split(b"\n")
+        whole, rest = lines[:-1], lines[-1]
+        if not whole:
+            return
+        try:
+            header = json.loads(whole[0].rpartition(b" ")[0])
+            if self._first(header)[:-1] != whole[0]:
+                raise ValueError
+            for line in whole[1:]:
+                run, tile = map(int, line.split()[:2])
+                if self._line(run, tile)[:-1] != line:
+                    raise ValueError
+                self.finished.add((run, tile))
+        except ValueError:
+            raise PoolError(f"{self.path} is damaged; remove it and its result, or begin anew with overwrite") from None
+        self.header = header
+        if rest:
+            os.ftruncate(self._file, sum(len(line) + 1 for line in whole))

@@ -1,0 +1,199 @@
+"""`pool`, `jvp` and `vjp`: a record from files to files."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Unpack
+
+import numpy as np
+
+from ..arguments import named
+from ..arrays import changed, values_alone
+from ..engines import dtypes
+from ..errors import PoolError, PoolTypeError
+from ..op import Op
+from .report import Report
+from .result import Result
+from .run import How, Job, Options, carry_out
+from .store import Like, Store, create_store, format_of, open_store, place
+from .targets import Target, planned
+from .work import Jvp, Pooling, Vjp, Work
+
+UNIT_BYTES = 256 << 20  # of source that one unit of a result is made of, where nobody says how large units are
+
+
+def pool(
+    source: Any,
+    destination: str | os.PathLike[str],
+    op: Op,
+    *,
+    chunks: tuple[int, ...] | None = None,
+    shards: tuple[int, ...] | None = None,
+    options: dict[str, Any] | None = None,
+    **how: Unpack[Options],
+) -> Report:
+    """op(source), written to a new array: tile by tile, within `memory`, and with the bits of the whole.
+
+    `source` is a path (.npy, .zarr, .tif, .h5, ...), an array of NumPy, zarr or h5py, or a `Store`; `destination` is a
+    path. `chunks` and `shards` are those of a zarr result (its source's where nothing is said), `options` the format's:
+    codec, zarr_format, order.
+
+    memory: the most that this process may hold, like "2GB" (the default). threads: how many tiles are made at a time.
+    resume: go on with work that was interrupted. overwrite: replace what is there, once the new is whole.
+    dry_run: only say what would be done. progress: True, or a function of (bytes done, bytes in all).
+    cluster: the address of a dask scheduler whose workers make the tiles.
+    """
+    with named("pool"):
+        read = open_store(source)
+        op = of_values(op, read.dtype)
+        shape, result = op.window(read.shape).out_shape, op.dtype or read.dtype
+
+        def work(target: Target) -> Work:
+            return Pooling(read, (op,), (target,))
+
+        return _to_file(
+            destination, "pool", op, [read], Like(shape, result, chunks, shards, read.axes, options or {}), work, how
+        )
+
+
+def jvp(
+    source: Any,
+    tangent: Any,
+    destination: str | os.PathLike[str],
+    op: Op,
+    *,
+    chunks: tuple[int, ...] | None = None,
+    shards: tuple[int, ...] | None = None,
+    options: dict[str, Any] | None = None,
+    **how: Unpack[Options],
+) -> Report:
+    """The tangent of op(source) for the tangent of source, from files to a file. Arguments as in `pool`."""
+    with named("jvp"):
+        x, dx = open_store(source), open_store(tangent)
+        op = of_values(op, x.dtype, derivative=True)
+        shape = op.window(x.shape).out_shape
+        _same("the tangent", dx, "the source", x.shape, x.dtype)
+
+        def work(target: Target) -> Work:
+            return Jvp(op, x, dx, (target,))
+
+        return _to_file(
+            destination, "jvp", op, [x, dx], Like(shape, x.dtype, chunks, shards, x.axes, options or {}), work, how
+        )
+
+
+def vjp(
+    source: Any,
+    cotangent: Any,
+    destination: str | os.PathLike[str],
+    op: Op,
+    *,
+    chunks: tuple[int, ...] | None = None,
+    shards: tuple[int, ...] | None = None,
+    options: dict[str, Any] | None = None,
+    **how: Unpack[Options],
+) -> Report:
+    """The cotangent of source for the cotangent of op(source), from files to a file. Arguments as in `pool`."""
+    with named("vjp"):
+        x, dy = open_store(source), open_store(cotangent)
+        op = of_values(op, x.dtype, derivative=True)
+        _same("the cotangent", dy, "the result", op.window(x.shape).out_shape, x.dtype)
+
+        def work(target: Target) -> Work:
+            return Vjp(op, x, dy, (target,))
+
+        return _to_file(
+            destination, "vjp", op, [x, dy], Like(x.shape, x.dtype, chunks, shards, x.axes, options or {}), work, how
+        )
+
+
+def of_values(op: Any, dtype: np.dtype[Any], derivative: bool = False) -> Op:
+    """The record as it is used here: values alone, with all axes; checked against the dtype before anything is made."""
+    if not isinstance(op, Op):
+        raise PoolTypeError(f"op={op!r} is not a record; use one like ndpool.MaxPool((2, 2, 2))")
+    op = values_alone(op)
+    if not getattr(op, "keepdims", True):
+        op = changed(op, keepdims=True)
+    assert isinstance(op, Op)
+    dtypes.check(op.law.kinds, op.law.name, op.dtype or dtype)
+    if derivative and (op.dtype is not None or dtypes.kind(dtype) not in ("real", "complex")):
+        raise PoolTypeError(
+            f"a derivative of {dtypes.name(dtype)} is not made here; use a source of floats, and no dtype"
+        )
+    return op
+
+
+def _same(name: str, store: Store, of: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
+    if store.shape != shape or store.dtype != dtype:
+        raise PoolError(
+            f"{name} {store.name} is {store.dtype} of shape {store.shape}, but {of} is {dtype} of shape {shape}; give "
+            "it these"
+        )
+
+
+def _to_file(
+    destination: str | os.PathLike[str],
+    what: str,
+    op: Op,
+    sources: list[Store],
+    like: Like,
+    work: Callable[[Target], Work],
+    how: Options,
+) -> Report:
+    """One sweep that makes one array."""
+    name = os.fspath(destination)
+    format = format_of(name)
+    target = target_for(format, like, sources[0], work)
+    result = Result(place(name))
+    apart(sources, result.place)
+    facts = facts_of(what, repr(op), sources, [target], format)
+    partial = f"{result.partial}{name[len(os.fspath(place(name))) :]}"
+
+    def stores(new: bool) -> list[Store]:
+        return [create_store(partial, target.like) if new else open_store(partial)]
+
+    return carry_out(Job(result, facts, (work(target),), stores), How(**how))
+
+
+def target_for(format: str, like: Like, source: Store, work: Callable[[Target], Work]) -> Target:
+    """What is to be made. Where nobody says it, chunks are the source's, or smaller where so much source is read for
+    one of them that few fit into memory."""
+    if like.chunks is not None or format != "zarr":
+        return planned(format, like)
+    if source.encoded and len(source.chunks) == len(like.shape) and like.shards is None:
+        like = replace(like, chunks=source.chunks)
+    while True:
+        target = planned(format, like)
+        needs, unit = work(target).needs, target.chunks
+        read = needs[0].part(tuple(slice(0, min(u, n)) for u, n in zip(unit, like.shape, strict=True)))
+        if needs[0].itemsize * int(np.prod([one.stop - one.start for one in read])) <= UNIT_BYTES or max(unit) < 32:
+            return target
+        if like.shards is not None:
+            return target
+        longest = unit.index(max(unit))
+        like = replace(like, chunks=tuple(-(-u // 2) if a == longest else u for a, u in enumerate(unit)))
+
+
+def apart(sources: list[Store], place: Path) -> None:
+    """Raise if the result would take the place of something that is read."""
+    there = place.resolve()
+    for source in sources:
+        read = Path(source.path).resolve() if source.path else None
+        if read is not None and (there == read or there in read.parents):
+            raise PoolError(f"{place} holds the source {source.name}; write to another place")
+
+
+def facts_of(what: str, op: str, sources: list[Store], targets: list[Target], format: str) -> dict[str, Any]:
+    """What work that goes on must have in common with the work that began."""
+    return {
+        "what": what,
+        "op": op,
+        "sources": [[os.path.abspath(s.name), s.shape, s.dtype.name, s.state()] for s in sources],
+        "format": format,
+        "results": [
+            [t.shape, t.dtype.name, t.like.chunks, t.like.shards, sorted(t.like.options.items())] for t in targets
+        ],
+    }

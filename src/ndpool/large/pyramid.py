@@ -1,0 +1,263 @@
+"""`pyramid`: an image in smaller and smaller copies, each made of the one before, as viewers want it (OME-Zarr).
+
+The base is read once: a tile of it becomes tiles of as many levels as memory allows, and later sweeps begin at the last
+level of the one before.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Unpack
+
+from .. import ops
+from ..arguments import integer, named
+from ..errors import PoolError
+from ..op import Op
+from ..settings import bytes_in, threads
+from .poolings import apart, facts_of, of_values, target_for
+from .report import Report
+from .result import Result
+from .run import How, Job, Options, carry_out, room
+from .store import Like, Store, create_store, format_of, open_store, place
+from .targets import Target, planned
+from .tiles import TooLittle, choose
+from .transposed import Transposed
+from .work import Pooling, Work
+
+if TYPE_CHECKING:
+    from .ome import Image
+
+METHODS: dict[str, Callable[..., Op]] = {
+    "mean": ops.AvgPool, "max": ops.MaxPool, "min": ops.MinPool, "sum": ops.SumPool,
+}  # fmt: skip
+SPATIAL = 3  # how many of the last axes are space where nobody says
+FEW = 4  # as many entries as a last axis of colours may have
+NAMES = "tczyx"
+
+
+def pyramid(
+    source: Any,
+    destination: str | os.PathLike[str] | None = None,
+    *,
+    op: str | Callable[..., Op] = "mean",
+    levels: int | str = "auto",
+    factor: int | tuple[int, ...] = 2,
+    chunks: tuple[int, ...] | None = None,
+    shards: tuple[int, ...] | None = None,
+    options: dict[str, Any] | None = None,
+    **how: Unpack[Options],
+) -> Report:
+    """A multiscale image of source: OME-Zarr with level 0, a copy, and `levels` smaller ones.
+
+    Without a destination, an array of a zarr group gets its levels beside it, and any other file a new NAME.ome.zarr.
+
+    op: mean, max, min, sum or mode, or what makes a record of kernel_size, ceil_mode and axes. Windows at the end of an
+    axis count what they have. levels: how many, or "auto": until a level fits into one chunk. factor: by how much
+    each is smaller; an int for the axes of space, or one for each of the last axes. The others are as in `pool`.
+    """
+    with named("pyramid"):
+        method, make = _method(op)
+        base, image = _image(open_store(source))
+        folder, first = _destination(source, base, destination)
+        done, zarr_format = How(**how), (options or {}).get("zarr_format", _format(first))
+        like = Like(
+            base.shape, base.dtype, chunks, shards, image.names, {**(options or {}), "zarr_format": zarr_format}
+        )
+        made = _levels(base, image, make, factor, levels, like)
+        return carry_out(_job(made, method, folder, first, done), done)
+
+
+@dataclass(frozen=True)
+class Levels:
+    """What a pyramid is made of: the base, and for each smaller level its record, made of the level before."""
+
+    base: Store
+    image: Image
+    records: tuple[Op, ...]
+    targets: tuple[Target, ...]  # of all levels, the base's too
+
+    def factors(self, level: int) -> tuple[int, ...]:
+        """By how much a level is smaller than the one before."""
+        if level == 0:
+            return (1,) * len(self.base.shape)
+        return tuple(axis.stride for axis in self.records[level - 1].window(self.targets[level - 1].shape).axes)
+
+
+# -- what was asked for ------------------------------------------------------------------------------------------------
+
+
+def _method(op: Any) -> tuple[str, Callable[..., Op]]:
+    """The name of a method, and what makes its records."""
+    if isinstance(op, str):
+        if op not in METHODS:
+            raise PoolError(f"op={op!r} is not one of {', '.join(METHODS)}")
+        return op, METHODS[op]
+    if not callable(op) or isinstance(op, Op):
+        raise PoolError(f"op={op!r} makes no records; use one of {', '.join(METHODS)}, or a class like ndpool.MaxPool")
+    return getattr(op, "__name__", "own"), op
+
+
+def _image(store: Store) -> tuple[Store, Image]:
+    """The base with its axes in OME's order, space last, and what is known of it."""
+    from . import ome
+
+    found = ome.image_of(store.path)
+    if found is not None:
+        return store, found
+    rank, name = len(store.shape), Path(store.path or "image").name.partition(".")[0]
+    names = store.axes
+    if names is None:
+        colours = rank == 3 and store.shape[-1] <= FEW < store.shape[-2]
+        names = ("y", "x", "c") if colours else tuple(NAMES[-rank:] if rank <= len(NAMES) else ())
+    if len(names) != rank:
+        raise PoolError(f"{store.name} has {rank} axes, and an image has up to {len(NAMES)}: {', '.join(NAMES)}")
+    spatial = [a for a, n in enumerate(names) if ome.TYPES.get(n, "space") == "space"]
+    order = (*(a for a in range(rank) if a not in spatial), *spatial)
+    if order != tuple(range(rank)):
+        store = Transposed(store, order)
+    return store, ome.plain([names[a] for a in order], name)
+
+
+def _destination(source: Any, base: Store, destination: Any) -> tuple[Path, Path | None]:
+    """The folder of the image, and the array in it that is level 0 if that is the source."""
+    path = base.path
+    if destination is not None:
+        if format_of(destination) != "zarr":
+            raise PoolError(f"{os.fspath(destination)} cannot hold a pyramid; use a name that ends in .ome.zarr")
+        return place(destination), None
+    if path is None:
+        raise PoolError("an array in memory says no place for its pyramid; give a destination like image.ome.zarr")
+    from . import ome
+
+    inside = Path(path)
+    if ome.is_group(inside.parent):
+        return inside.parent, inside
+    stem = re.sub(r"(\.(ome|zarr|npy|tiff?|png|jpe?g|h5|hdf5|raw|bin))+$", "", inside.name)
+    return inside.with_name(f"{stem}.ome.zarr"), None
+
+
+def _format(first: Path | None) -> int:
+    """The format of zarr's: that of level 0 if it is there."""
+    from . import ome
+
+    return ome.format_at(first) if first else 3
+
+
+def _factor(given: Any, image: Image, shape: tuple[int, ...]) -> tuple[int, ...]:
+    """By how much a level shrinks, for each axis: 1 for those that are not pooled."""
+    axes = image.in_space[-SPATIAL:]
+    if isinstance(given, (tuple, list)):
+        if len(given) > len(shape):
+            raise PoolError(
+                f"factor={tuple(given)} has more entries than {len(shape)} axes; give one for each of the last"
+            )
+        axes, by = tuple(range(len(shape)))[-len(given) :], [integer("factor", f, 1) for f in given]
+    else:
+        by = [integer("factor", given, 2)] * len(axes)
+    found = [1] * len(shape)
+    for a, f in zip(axes, by, strict=True):
+        found[a] = f
+    return tuple(found)
+
+
+def _record(make: Callable[..., Op], factor: tuple[int, ...], shape: tuple[int, ...]) -> Op | None:
+    """What makes the next level of an array of that shape; None if nothing can be smaller."""
+    by = [min(f, n) for f, n in zip(factor, shape, strict=True)]
+    pooled = tuple(a for a, f in enumerate(by) if f > 1)
+    if not pooled:
+        return None
+    return make(kernel_size=tuple(by[a] for a in pooled), ceil_mode=True, axes=pooled)
+
+
+def _levels(base: Store, image: Image, make: Callable[..., Op], factor: Any, levels: Any, like: Like) -> Levels:
+    """Records and targets of all levels."""
+    by = _factor(factor, image, base.shape)
+    first = record = _record(make, by, base.shape)
+    if first is None:
+        raise PoolError(f"factor={factor} makes nothing of shape {base.shape} smaller; use a larger one")
+    of_values(first, base.dtype)
+    shape = first.window(base.shape).out_shape
+    chosen = target_for("zarr", replace(like, shape=shape), base, lambda target: Pooling(base, (first,), (target,)))
+    like = replace(like, chunks=chosen.like.chunks)
+    wanted = levels if levels == "auto" else integer("levels", levels, 1)
+    records, shapes = [first], [base.shape, shape]
+    while wanted == "auto" or len(records) < wanted:
+        pooled = [a for a, f in enumerate(by) if f > 1]
+        if wanted == "auto" and all(shapes[-1][a] <= chosen.chunks[a] for a in pooled):
+            break
+        record = _record(make, by, shapes[-1])
+        if record is None:
+            raise PoolError(f"levels={wanted}: nothing can be smaller than {shapes[-1]}, which is level {len(records)}")
+        records.append(record)
+        shapes.append(record.window(shapes[-1]).out_shape)
+    return Levels(base, image, tuple(records), tuple(planned("zarr", replace(like, shape=one)) for one in shapes))
+
+
+# -- how it is made ----------------------------------------------------------------------------------------------------
+
+
+def _job(levels: Levels, method: str, folder: Path, first: Path | None, how: How) -> Job:
+    from . import ome
+
+    names = _names(first.name if first else "0", len(levels.targets))
+    own = names if first is None else names[1:]
+    targets = levels.targets[-len(own) :]
+    result = Result(folder, () if first is None else tuple(own))
+    if first is None:
+        apart([levels.base], folder)
+    zarr_format = targets[0].like.options["zarr_format"]
+    facts = facts_of("pyramid", f"{method}: {levels.records!r}", [levels.base], list(targets), "zarr")
+
+    def stores(new: bool) -> list[Store]:
+        paths = [os.fspath(result.partial / name) for name in own]
+        if not new:
+            return [open_store(path) for path in paths]
+        ome.create_group(result.partial, zarr_format)
+        return [create_store(path, target.like) for path, target in zip(paths, targets, strict=True)]
+
+    def publish() -> None:
+        factors = [levels.factors(level) for level in range(len(names))]
+        ome.describe(folder, ome.multiscales(levels.image, names, factors, method, zarr_format))
+
+    return Job(result, facts, tuple(_sweeps(levels, first is None, how)), stores, publish)
+
+
+def _names(first: str, number: int) -> list[str]:
+    """The names of the levels, of which one is there.
+
+    >>> _names("0", 3), _names("s0", 2), _names("raw", 2)
+    (['0', '1', '2'], ['s0', 's1'], ['raw', 'raw-1'])
+    """
+    stem, digits = re.fullmatch(r"(.*?)(\d*)", first).groups()  # type: ignore[union-attr]
+    if digits:
+        return [f"{stem}{int(digits) + level}" for level in range(number)]
+    return [first, *(f"{first}-{level}" for level in range(1, number))]
+
+
+def _sweeps(levels: Levels, copied: bool, how: How) -> list[Work]:
+    """As few sweeps as memory allows: each as many levels as there is room for with all threads at work, or one."""
+    memory, most = room(bytes_in("memory", how.memory)), how.threads or threads()
+    works: list[Work] = []
+    begin, end = 0, len(levels.records)
+    source: Store | Target = levels.base
+    while begin < end:
+        for stop in range(end, begin, -1):
+            own = levels.targets[begin + (not (copied and begin == 0)) : stop + 1]
+            work = Pooling(source, levels.records[begin:stop], own, copied and begin == 0)
+            if stop == begin + 1 or _has_room(work, memory, most):
+                break
+        works.append(work)
+        begin, source = stop, levels.targets[stop]
+    return works
+
+
+def _has_room(work: Work, memory: int, most: int) -> bool:
+    try:
+        plan = choose(work.shape, work.unit, work.needs, memory, most)
+    except TooLittle:
+        return False
+    return plan.at_a_time == most and len(plan.grid) >= 2 * most

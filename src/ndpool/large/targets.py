@@ -1,0 +1,60 @@
+"""What is to be made: arrays that are planned before anything is written, so that bad input leaves nothing behind."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from ..errors import PoolError
+from .store import FORMATS, Like, Slices, module_of
+
+
+@dataclass(frozen=True)
+class Target:
+    """An array to be made: as what, and in which units it is written. Encoding a unit takes memory beside it."""
+
+    like: Like
+    units: tuple[int, ...]
+    encoded: bool
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.like.shape
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        return self.like.dtype
+
+    @property
+    def chunks(self) -> tuple[int, ...]:
+        """What is decoded as a whole where a later sweep reads this array."""
+        return self.like.chunks or self.units
+
+    def working(self, part: Slices) -> int:
+        """Encoding one unit at a time: a copy of it, and its code, which may be as large."""
+        return 2 * self.dtype.itemsize * math.prod(self.units) if self.encoded else 0
+
+
+def planned(format: str, like: Like) -> Target:
+    """What a new array of that format will be: what is left open in `like` decided as the format does."""
+    module = FORMATS[format].module
+    if (like.chunks or like.shards) and module != "zarr":
+        raise PoolError(f".{format} has no chunks; leave chunks and shards out, or write a .zarr")
+    for name, given in (("chunks", like.chunks), ("shards", like.shards)):
+        if given is not None and (len(given) != len(like.shape) or any(n < 1 for n in given)):
+            raise PoolError(
+                f"{name}={given} is not a size for each of {len(like.shape)} axes; give one of at least 1 each"
+            )
+    if module == "zarr":
+        like = replace(like, chunks=module_of(format).chunks_of(like))
+        units = like.shards or like.chunks
+        assert units is not None
+        if like.chunks and any(s % c for s, c in zip(units, like.chunks, strict=True)):
+            raise PoolError(f"shards={like.shards} are no multiples of chunks={like.chunks}; use multiples")
+        return Target(like, units, True)
+    if module == "picture":
+        return Target(like, tuple(max(1, n) for n in like.shape), True)
+    return Target(like, (1,) * len(like.shape), False)
