@@ -105,6 +105,7 @@ def libraries(module: str) -> set[str]:
 KNOWS = {
     "large.zarr": {"zarr", "numcodecs"},
     "large.ome": {"zarr"},
+    "large.coded": {"numcodecs"},
     "large.tiff": {"tifffile"},
     "large.hdf5": {"h5py"},
     "large.picture": {"PIL"},

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import pickle
-from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +27,6 @@ FORMATS: dict[str, tuple[str, dict[str, Any], bool]] = {  # the ending, options,
     "zarr none": ("zarr", {"codec": "none"}, True),
     "zarr 2 none": ("zarr", {"codec": "none", "zarr_format": 2}, False),
 }
-numbers = count()
 
 
 @st.composite
@@ -50,7 +48,7 @@ def stored(draw: Any, sharded: bool) -> tuple[np.ndarray, tuple[int, ...], tuple
 def test_what_was_put_in_comes_out(format: str, data: st.DataObject, tmp_path_factory: pytest.TempPathFactory) -> None:
     ending, options, sharded = FORMATS[format]
     x, chunks, shards, part = data.draw(stored(sharded))
-    name = str(tmp_path_factory.getbasetemp() / f"{next(numbers)}.{ending}")
+    name = str(tmp_path_factory.mktemp("stored") / f"x.{ending}")
     made = create_store(name, Like(x.shape, x.dtype, chunks, shards, options=options))
     for _, piece in cut(whole(x.shape), made.units):
         if (memory := made.memory(piece)) is not None and data.draw(st.booleans()):

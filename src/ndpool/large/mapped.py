@@ -10,12 +10,12 @@ import mmap
 import os
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
 from ..errors import PoolError
-from .store import Slices, Store, check_dtype, shape_of, state_of
+from .store import Array, Slices, Store, check_dtype, shape_of, state_of
 
 PIECE = 1 << 16  # bytes that one fault of a page brings in, as Linux does it: what lies nearer is no farther
 
@@ -27,7 +27,7 @@ class Layout:
     offset: int
     shape: tuple[int, ...]
     dtype: np.dtype[Any]  # in the file's byte order
-    order: str = "C"
+    order: Literal["C", "F"] = "C"
 
     @property
     def nbytes(self) -> int:
@@ -66,14 +66,14 @@ class Mapped(Store):
                 f"at byte {layout.offset + layout.nbytes}; it was cut short, or the shape, dtype or offset is wrong"
             )
 
-    def read(self, part: Slices) -> np.ndarray[Any, Any]:
+    def read(self, part: Slices, out: Array | None = None) -> Array:
         view = self._view(part, mmap.ACCESS_READ)
         return view if self.layout.dtype.isnative else view.astype(self.dtype)  # astype keeps the order
 
-    def write(self, part: Slices, values: np.ndarray[Any, Any]) -> None:
+    def write(self, part: Slices, values: Array) -> None:
         self._view(part, mmap.ACCESS_WRITE)[...] = values
 
-    def memory(self, part: Slices) -> np.ndarray[Any, Any] | None:
+    def memory(self, part: Slices) -> Array | None:
         return self._view(part, mmap.ACCESS_WRITE) if self.layout.dtype.isnative else None
 
     def working(self, part: Slices) -> int:
@@ -95,7 +95,7 @@ class Mapped(Store):
         firsts, lasts = zip(*((p.start * s, (p.stop - 1) * s) for p, s in ends), strict=True) if part else ((), ())
         return self.layout.offset + sum(firsts), self.layout.offset + sum(lasts) + self.dtype.itemsize
 
-    def _view(self, part: Slices, access: int) -> np.ndarray[Any, Any]:
+    def _view(self, part: Slices, access: int) -> Array:
         shape = shape_of(part)
         if 0 in shape:
             return np.empty(shape, self.layout.dtype)
@@ -147,9 +147,9 @@ def allocate(file: int, size: int) -> None:
         os.posix_fallocate(file, 0, size)
 
 
-def order_of(name: str, options: dict[str, Any]) -> str:
+def order_of(name: str, options: dict[str, Any]) -> Literal["C", "F"]:
     """The option that says which axis is the one whose neighbours lie together."""
     order = options.get("order", "C")
-    if order not in ("C", "F"):
-        raise PoolError(f"{name}: order={order!r} is neither 'C' (the last axis lies together) nor 'F' (the first)")
-    return str(order)
+    if order == "C" or order == "F":
+        return order  # type: ignore[no-any-return]
+    raise PoolError(f"{name}: order={order!r} is neither 'C' (the last axis lies together) nor 'F' (the first)")

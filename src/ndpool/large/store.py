@@ -17,7 +17,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -25,6 +25,7 @@ from ..errors import PoolError, PoolTypeError
 from ..suggest import argument
 
 Slices = tuple[slice, ...]
+Array = np.ndarray[Any, Any]
 
 
 class Store(ABC):
@@ -36,25 +37,28 @@ class Store(ABC):
     dtype: np.dtype[Any]  # in the machine's byte order, which the file need not have
     chunks: tuple[int, ...]  # what is decoded as a whole; of memory that is mapped, what lies in one piece
     units: tuple[int, ...]  # what is written as a whole, by one writer at a time: chunks, or shards of them
-    order: str = "C"  # "F": the first axis is the one whose neighbours lie together
+    order: Literal["C", "F"] = "C"  # "F": the first axis is the one whose neighbours lie together
     axes: tuple[str, ...] | None = None  # the names of the axes, where the format has them
     encoded: bool = False  # whether parts are decoded into memory of their own, or are mapped as they lie
 
     @abstractmethod
-    def read(self, part: Slices) -> np.ndarray[Any, Any]:
-        """The values of a part. They may be the file's own memory: nobody writes to them."""
+    def read(self, part: Slices, out: Array | None = None) -> Array:
+        """The values of a part. They may be the file's own memory: nobody writes to them.
+
+        Parts that are decoded are put into `out`, where it is given: an array of the part's shape, of `dtype`.
+        """
 
     @abstractmethod
-    def write(self, part: Slices, values: np.ndarray[Any, Any]) -> None:
+    def write(self, part: Slices, values: Array) -> None:
         """Put values into a part that is made of whole units (or ends where the array ends)."""
 
-    def memory(self, part: Slices) -> np.ndarray[Any, Any] | None:
+    def memory(self, part: Slices) -> Array | None:
         """The memory of a part, for a result to be made in; None where results are encoded."""
         return None
 
     @abstractmethod
     def working(self, part: Slices) -> int:
-        """At most how many bytes reading a part holds beyond the part's own; writing it holds no more."""
+        """At most how many bytes one thread holds beyond the part's own while it reads the part."""
 
     @abstractmethod
     def state(self) -> str:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
-from .store import Slices, Store
+from .store import Array, Slices, Store
 
 
 class Transposed(Store):
@@ -25,10 +23,11 @@ class Transposed(Store):
             found[a] = one
         return tuple(found)
 
-    def read(self, part: Slices) -> np.ndarray[Any, Any]:
-        return self.base.read(self._inside(part)).transpose(self.turn)
+    def read(self, part: Slices, out: Array | None = None) -> Array:
+        inside = None if out is None else out.transpose(np.argsort(self.turn))
+        return self.base.read(self._inside(part), inside).transpose(self.turn)
 
-    def write(self, part: Slices, values: np.ndarray[Any, Any]) -> None:
+    def write(self, part: Slices, values: Array) -> None:
         raise OSError(f"{self.name}: is seen with its axes in another order, for reading only")
 
     def working(self, part: Slices) -> int:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,8 @@ from zarr.codecs import BloscCodec, GzipCodec, ZstdCodec
 from zarr.storage import LocalStore
 
 from ..errors import PoolError
-from .store import Like, Slices, Store, check_dtype, check_options, cut, shape_of, within
+from .coded import coding_of, replace
+from .store import Array, Like, Slices, Store, check_dtype, check_options, cut, shape_of, within
 
 CODECS: dict[str, dict[int, Any]] = {  # by name, then by zarr's format; each as its library makes it unasked
     "auto": {2: "auto", 3: "auto"},
@@ -28,6 +30,7 @@ CODECS: dict[str, dict[int, Any]] = {  # by name, then by zarr's format; each as
     "gzip": {2: numcodecs.GZip(), 3: GzipCodec()},
     "none": {2: None, 3: None},
 }
+OVERHEAD = 1 << 16  # of an encoded chunk, at most, and of its file
 BYTES_OF_A_CHUNK = 1 << 24  # where nothing else says how large a chunk is to be
 
 
@@ -43,23 +46,44 @@ class Zarr(Store):
         self.shape, self.chunks = array.shape, array.chunks
         self.units = array.shards or array.chunks
         self.axes = axes_of(array, path)
+        self.coding = coding_of(array.metadata.to_dict(), array.dtype, array.fill_value) if path else None
+        if self.coding is not None and self.coding.chunk.axes == (*range(array.ndim),)[::-1]:
+            self.order = "F" if array.ndim > 1 else "C"
 
-    def read(self, part: Slices) -> np.ndarray[Any, Any]:
-        out = np.empty(shape_of(part), self.dtype)
+    def read(self, part: Slices, out: Array | None = None) -> Array:
+        out = np.empty(shape_of(part), self.dtype, self.order) if out is None else out
         for index, piece in cut(part, self.units):
-            target = NDBuffer.from_ndarray_like(out[within(piece, part)])
             try:
-                self.array.get_basic_selection(piece, out=target)
+                self._read(index, piece, out[within(piece, part)])
             except Exception as error:
-                raise OSError(f"{self._file(index)}: the chunk cannot be decoded ({error})") from error
+                raise OSError(f"{self._file(index)}: the chunk cannot be decoded: {_line(error)}") from error
         return out
 
-    def write(self, part: Slices, values: np.ndarray[Any, Any]) -> None:
-        for _, piece in cut(part, self.units):
-            self.array.set_basic_selection(piece, values[within(piece, part)])
+    def _read(self, index: tuple[int, ...], piece: Slices, out: Array) -> None:
+        if self.coding is None:
+            self.array.get_basic_selection(piece, out=NDBuffer.from_ndarray_like(out))
+            return
+        start = tuple(slice(i * n, (i + 1) * n) for i, n in zip(index, self.units, strict=True))
+        try:
+            with Path(self._file(index)).open("rb") as file:
+                self.coding.read(file, out, within(piece, start))
+        except FileNotFoundError:
+            out[...] = self.array.fill_value
+
+    def write(self, part: Slices, values: Array) -> None:
+        for index, piece in cut(part, self.units):
+            if self.coding is None:
+                self.array.set_basic_selection(piece, values[within(piece, part)])
+                continue
+            replace(self._file(index), partial(self.coding.write, values=values[within(piece, part)]))
 
     def working(self, part: Slices) -> int:
-        return 3 * int(np.prod(self.units, dtype=object)) * self.dtype.itemsize
+        """A chunk as it lies in its file, where random numbers are no shorter, and as it is decoded to take some of it."""
+        if self.coding is None:
+            return 3 * int(np.prod(self.units, dtype=object)) * self.dtype.itemsize
+        chunk = self.coding.chunk
+        copies = 3 if chunk.copies else 1 if shape_of(part) == chunk.shape else 2
+        return copies * chunk.nbytes + OVERHEAD
 
     def state(self) -> str:
         meta = hashlib.sha256(json.dumps(self.array.metadata.to_dict(), sort_keys=True, default=str).encode())
