@@ -78,7 +78,7 @@ class Zarr(Store):
             replace(self._file(index), partial(self.coding.write, values=values[within(piece, part)]))
 
     def working(self, part: Slices) -> int:
-        """A chunk as it lies in its file, where random numbers are no shorter, and as it is decoded to take some of it."""
+        """A chunk as it lies in its file, where noise is no shorter, and as it is decoded to take some of it."""
         if self.coding is None:
             return 3 * int(np.prod(self.units, dtype=object)) * self.dtype.itemsize
         chunk = self.coding.chunk
