@@ -103,9 +103,9 @@ FORMATS = {
     "tiff": Format("tiff", "large"),
     "h5": Format("hdf5", "hdf5"),
     "hdf5": Format("hdf5", "hdf5"),
-    "png": Format("picture", "pictures"),
-    "jpg": Format("picture", "pictures"),
-    "jpeg": Format("picture", "pictures"),
+    "png": Format("picture", "pictures", {"kind": "PNG"}),
+    "jpg": Format("picture", "pictures", {"kind": "JPEG"}),
+    "jpeg": Format("picture", "pictures", {"kind": "JPEG"}),
 }  # where two endings fit, the longer one stands first
 
 
@@ -208,6 +208,18 @@ def create_store(name: str | os.PathLike[str], like: Like, format: str | None = 
                 {**FORMATS[key].options, **like.options})  # fmt: skip
     created: Store = module.create(os.fspath(name), like)
     return created
+
+
+def reopen_store(name: str | os.PathLike[str], like: Like, format: str | None = None) -> Store:
+    """The store that `create_store` made of these arguments, to go on with."""
+    key = format or format_of(name)
+    options = {"shape": like.shape, "dtype": like.dtype.newbyteorder("=")} if FORMATS[key].module == "raw" else {}
+    if "order" in like.options and options:
+        options["order"] = like.options["order"]
+    opened: Store = module_of(key).open(os.fspath(name), options)
+    if (opened.shape, opened.dtype) != (like.shape, like.dtype.newbyteorder("=")):
+        raise OSError(f"{os.fspath(name)}: holds {opened.dtype} of shape {opened.shape}, not what was begun; remove it")
+    return opened
 
 
 def remove(name: str | os.PathLike[str]) -> None:
