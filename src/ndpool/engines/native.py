@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import importlib
 import math
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from pathlib import Path
@@ -157,6 +157,22 @@ def set_kept_memory(n: int) -> None:
     n = settings.memory_to_keep(n)
     if available():
         _load()[0].keep(n)
+        _Limit.kept = n
+
+
+class _Limit:
+    kept: int | None = None  # what was set; None: NDPOOL_KEPT_MEMORY, or its default
+
+
+@contextmanager
+def keeping_at_most(n: int) -> Iterator[None]:
+    """For a while, keep no more than `n` bytes."""
+    before = settings.KEPT_MEMORY.value() if _Limit.kept is None else _Limit.kept
+    set_kept_memory(min(n, before))
+    try:
+        yield
+    finally:
+        set_kept_memory(before)
 
 
 # -- running -----------------------------------------------------------------------------------------------------------

@@ -6,6 +6,7 @@ own are those of the parts in use. Each mapping opens the file for itself: a sto
 
 from __future__ import annotations
 
+import math
 import mmap
 import os
 from dataclasses import dataclass
@@ -39,6 +40,22 @@ class Layout:
         strides = tuple(accumulate(fast_first[:-1], lambda stride, n: stride * n, initial=self.dtype.itemsize))
         strides = strides[: len(self.shape)]
         return strides if self.order == "F" else strides[::-1]
+
+    def span(self, part: Slices) -> tuple[int, int]:
+        """The bytes of the file from the part's first element to its last."""
+        ends = zip(part, self.strides, strict=True)
+        firsts, lasts = zip(*((p.start * s, (p.stop - 1) * s) for p, s in ends), strict=True) if part else ((), ())
+        return self.offset + sum(firsts), self.offset + sum(lasts) + self.dtype.itemsize
+
+    def pages_beside(self, part: Slices) -> int:
+        """Bytes of neighbours in the pages that a part lies in."""
+        run = self.dtype.itemsize  # bytes that lie together, and how many such runs there are
+        rows, together = 1, True
+        for n, size in (*zip(shape_of(part), self.shape, strict=True),)[:: 1 if self.order == "F" else -1]:
+            run, rows, together = (run * n, rows, n == size) if together else (run, rows * n, False)
+        first, last = self.span(part)
+        pages = min(rows * (run + 2 * PIECE), last - first + 2 * PIECE) if run * rows else 0
+        return max(0, pages - run * rows)
 
 
 class Mapped(Store):
@@ -78,22 +95,11 @@ class Mapped(Store):
 
     def working(self, part: Slices) -> int:
         """Pages that the part shares with its neighbours, and bytes before they are in the machine's order."""
-        run = self.dtype.itemsize  # bytes that lie together, and how many such runs there are
-        rows, together = 1, True
-        for n, size in (*zip(shape_of(part), self.shape, strict=True),)[:: 1 if self.order == "F" else -1]:
-            run, rows, together = (run * n, rows, n == size) if together else (run, rows * n, False)
-        first, last = self._span(part)
-        pages = min(rows * (run + 2 * PIECE), last - first + 2 * PIECE) if run * rows else 0
-        return max(0, pages - run * rows) + (0 if self.layout.dtype.isnative else run * rows)
+        size = self.dtype.itemsize * math.prod(shape_of(part))
+        return self.layout.pages_beside(part) + (0 if self.layout.dtype.isnative else size)
 
     def state(self) -> str:
         return state_of(self.path)
-
-    def _span(self, part: Slices) -> tuple[int, int]:
-        """The bytes of the file from the part's first element to its last."""
-        ends = zip(part, self.strides, strict=True)
-        firsts, lasts = zip(*((p.start * s, (p.stop - 1) * s) for p, s in ends), strict=True) if part else ((), ())
-        return self.layout.offset + sum(firsts), self.layout.offset + sum(lasts) + self.dtype.itemsize
 
     def _view(self, part: Slices, access: int) -> Array:
         shape = shape_of(part)
@@ -101,7 +107,7 @@ class Mapped(Store):
             return np.empty(shape, self.layout.dtype)
         if access == mmap.ACCESS_WRITE and not self.writable:
             raise OSError(f"{self.name}: is open for reading only; write to a new array")
-        first, last = self._span(part)
+        first, last = self.layout.span(part)
         start = first - first % mmap.ALLOCATIONGRANULARITY
         file = os.open(self.path, os.O_RDONLY if access == mmap.ACCESS_READ else os.O_RDWR)
         try:

@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypedDict
 
+from ..engines.native import keeping_at_most
 from ..errors import PoolError
 from ..settings import bytes_in, threads
 from .journal import Journal
@@ -158,7 +159,8 @@ def _make(job: Job, report: Report, journal: Journal, how: How) -> int:
     before = len(journal.finished)
     try:
         stores = job.stores(not before)
-        with _bar(progress, report, journal):
+        kept = max(_kept(work, sweep.plan) for work, sweep in zip(job.works, report.sweeps, strict=True))
+        with _bar(progress, report, journal), keeping_at_most(kept):
             made = 0
             for number, (work, sweep) in enumerate(zip(job.works, report.sweeps, strict=True)):
                 if isinstance(work.sources[0], Target):
@@ -175,6 +177,11 @@ def _make(job: Job, report: Report, journal: Journal, how: How) -> int:
             raise
         raise unfinished(error, len(journal.finished), total) from error
     return len(journal.finished) - before
+
+
+def _kept(work: Work, plan: Plan) -> int:
+    """The memory that the engine may keep for the next tiles: what these are made in, and of."""
+    return plan.at_a_time * sum(need.held(plan.grid[0]) for need in work.needs if not need.read) if plan.grid else 0
 
 
 @contextmanager

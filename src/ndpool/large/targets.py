@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import PoolError
+from .mapped import Layout
 from .store import FORMATS, Like, Slices, module_of
 
 
@@ -34,8 +35,11 @@ class Target:
         return self.like.chunks or self.units
 
     def working(self, part: Slices) -> int:
-        """Encoding one unit at a time: a copy of it, and its code, which may be as large."""
-        return 2 * self.dtype.itemsize * math.prod(self.units) if self.encoded else 0
+        """Of mapped memory, pages that the part shares with its neighbours. Units are encoded one at a time: a copy,
+        its code, which may be as large, and what the codec needs."""
+        if self.encoded:
+            return 4 * self.dtype.itemsize * math.prod(self.units)
+        return Layout(0, self.shape, self.dtype, self.like.options.get("order", "C")).pages_beside(part)
 
 
 def planned(format: str, like: Like) -> Target:

@@ -40,6 +40,10 @@ class Need:
         spans = (self.span(a, one.start, one.stop) for a, one in enumerate(tile))
         return tuple(slice(r.start, r.stop) for r in spans)
 
+    def held(self, tile: Slices) -> int:
+        """Bytes of the part."""
+        return int(self.itemsize * math.prod(one.stop - one.start for one in self.part(tile)))
+
 
 @dataclass(frozen=True)
 class Grid:
@@ -86,12 +90,7 @@ class Plan:
 
 def tile_bytes(needs: tuple[Need, ...], tile: Slices) -> int:
     """The memory of one tile in work."""
-    parts = [need.part(tile) for need in needs]
-    held = (
-        need.itemsize * math.prod(one.stop - one.start for one in part) for need, part in zip(needs, parts, strict=True)
-    )
-    working = (need.working(part) for need, part in zip(needs, parts, strict=True))
-    return int(sum(held) + max(working, default=0))
+    return sum(need.held(tile) + need.working(need.part(tile)) for need in needs)
 
 
 def choose(shape: tuple[int, ...], unit: tuple[int, ...], needs: tuple[Need, ...], memory: int, most: int) -> Plan:

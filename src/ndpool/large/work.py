@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from ..engines import native
 from ..lazy import lazy
 from ..op import Op
 from ..slab import Slab, cotangent
@@ -51,6 +52,9 @@ class Work(ABC):
     @abstractmethod
     def make(self, tile: Slices, stores: Sequence[Store]) -> None:
         """Make a tile, and write it to the stores of the targets."""
+
+
+BAND = 5  # windows along the outermost axis that are folded at a time
 
 
 @dataclass(frozen=True)
@@ -118,10 +122,9 @@ class Pooling(Work):
 
     @property
     def needs(self) -> tuple[Need, ...]:
-        source = _reading(self.source, _Span(self, 0))
-        return source, *(
-            _making(target, _Span(self, level)) for level, target in zip(self._levels, self.targets, strict=True)
-        )
+        made = (_making(target, _Span(self, level)) for level, target in zip(self._levels, self.targets, strict=True))
+        folded = _folding(self.ops[0], self.source, _Span(self, 0))
+        return _reading(self.source, _Span(self, 0)), folded, *made
 
     def make(self, tile: Slices, stores: Sequence[Store]) -> None:
         parts = [self._part(level, tile) for level in range(len(self.ops) + 1)]
@@ -174,8 +177,8 @@ class Jvp(Work):
     @property
     def needs(self) -> tuple[Need, ...]:
         reads, outputs = _Span(self, 0), _Span(self, 1)
-        values = _memory(self.x.dtype, outputs)
-        return _reading(self.x, reads), _reading(self.dx, reads), values, _making(self.targets[0], outputs)
+        besides = _memory(self.x.dtype, outputs), _folding(self.op, self.x, reads, 2)
+        return _reading(self.x, reads), _reading(self.dx, reads), *besides, _making(self.targets[0], outputs)
 
     def make(self, tile: Slices, stores: Sequence[Store]) -> None:
         slab = Slab(self.op, self.x.shape, tile)
@@ -214,7 +217,8 @@ class Vjp(Work):
     @property
     def needs(self) -> tuple[Need, ...]:
         reads, outputs, tile = (_Span(self, which) for which in range(3))
-        besides = (_memory(self.targets[0].dtype, reads), _memory(self.x.dtype, outputs))  # what the slab makes
+        slab = _memory(self.targets[0].dtype, reads), _memory(self.x.dtype, outputs)
+        besides = *slab, _folding(self.op, self.x, reads, 2)
         return _reading(self.x, reads), _reading(self.dy, outputs), *besides, _making(self.targets[0], tile)
 
     def make(self, tile: Slices, stores: Sequence[Store]) -> None:
@@ -251,6 +255,36 @@ def _reading(store: Store | Target, span: Any) -> Need:
 
 def _making(target: Target, span: Any) -> Need:
     return Need(target.dtype.itemsize, target.units, span, target.working, read=False)
+
+
+def _folding(op: Op, source: Store | Target, span: _Span, parts: int = 1) -> Need:
+    """The memory that windows are folded in: states of a band of the input, before and after an axis is folded.
+
+    A band is as long as the native engine cuts it (native/plan.h): a few windows along the outermost pooled axis. The
+    portable engine has no bands. `parts` is 2 where states have a tangent.
+    """
+    short = source.dtype.kind not in "biu" and source.dtype.itemsize < 4  # folded as float32
+    state = (4 if short else source.dtype.itemsize) if op.law.winners else 8
+    axes = op.window(source.shape).axes
+    pooled = [a for a, axis in enumerate(axes) if not axis.is_identity]
+    most, outer = sum(source.shape), 0
+    if pooled and native.available():
+        outer = pooled[-1] if getattr(source, "order", "C") == "F" else pooled[0]
+        most = BAND * axes[outer].taps * axes[outer].dilation
+    return Need(2 * parts * state, (), _Band(span, outer, most), _nothing, read=False)
+
+
+@dataclass(frozen=True)
+class _Band:
+    """A span of which no more than `most` positions along one axis are needed at a time."""
+
+    span: _Span
+    axis: int
+    most: int
+
+    def __call__(self, a: int, begin: int, end: int) -> range:
+        found = self.span(a, begin, end)
+        return found[: self.most] if a == self.axis else found
 
 
 def _memory(dtype: np.dtype[Any], span: Any) -> Need:
