@@ -55,7 +55,13 @@ def pool(
             return Pooling(read, (op,), (target,))
 
         return _to_file(
-            destination, "pool", op, [read], Like(shape, result, chunks, shards, read.axes, options or {}), work, how
+            destination,
+            "pool",
+            op,
+            [read],
+            Like(shape, result, chunks, shards, read.axes, options or {}, read),
+            work,
+            how,
         )
 
 
@@ -81,7 +87,7 @@ def jvp(
             return Jvp(op, x, dx, (target,))
 
         return _to_file(
-            destination, "jvp", op, [x, dx], Like(shape, x.dtype, chunks, shards, x.axes, options or {}), work, how
+            destination, "jvp", op, [x, dx], Like(shape, x.dtype, chunks, shards, x.axes, options or {}, x), work, how
         )
 
 
@@ -106,7 +112,7 @@ def vjp(
             return Vjp(op, x, dy, (target,))
 
         return _to_file(
-            destination, "vjp", op, [x, dy], Like(x.shape, x.dtype, chunks, shards, x.axes, options or {}), work, how
+            destination, "vjp", op, [x, dy], Like(x.shape, x.dtype, chunks, shards, x.axes, options or {}, x), work, how
         )
 
 

@@ -63,10 +63,8 @@ def pyramid(
         method, make = _method(op)
         base, image = _image(open_store(source))
         folder, first = _destination(source, base, destination)
-        done, zarr_format = How(**how), (options or {}).get("zarr_format", _format(first))
-        like = Like(
-            base.shape, base.dtype, chunks, shards, image.names, {**(options or {}), "zarr_format": zarr_format}
-        )
+        done, chosen = How(**how), {"zarr_format": _format(base), **(options or {})}
+        like = Like(base.shape, base.dtype, chunks, shards, image.names, chosen, base)
         made = _levels(base, image, make, factor, levels, like)
         return carry_out(_job(made, method, folder, first, done), done)
 
@@ -140,11 +138,11 @@ def _destination(source: Any, base: Store, destination: Any) -> tuple[Path, Path
     return inside.with_name(f"{stem}.ome.zarr"), None
 
 
-def _format(first: Path | None) -> int:
-    """The format of zarr's: that of level 0 if it is there."""
+def _format(base: Store) -> int:
+    """The format of zarr's that a pyramid has: the base's, if that has one."""
     from . import ome
 
-    return ome.format_at(first) if first else 3
+    return ome.format_at(Path(base.path)) if base.path and Path(base.path).is_dir() else 3
 
 
 def _factor(given: Any, image: Image, shape: tuple[int, ...]) -> tuple[int, ...]:

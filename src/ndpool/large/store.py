@@ -14,7 +14,7 @@ import os
 import shutil
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import product
 from pathlib import Path
 from typing import Any, Literal
@@ -78,6 +78,7 @@ class Like:
     shards: tuple[int, ...] | None = None
     axes: tuple[str, ...] | None = None
     options: dict[str, Any] = field(default_factory=dict)  # of the format: codec, zarr_format, order, ...
+    source: Store | None = None  # what it is made of, and compressed like
 
 
 # -- formats: the ending of a name -> the module that knows it ---------------------------------------------------------
@@ -204,8 +205,8 @@ def create_store(name: str | os.PathLike[str], like: Like, format: str | None = 
     check_dtype(os.fspath(name), like.dtype)
     if place(name).exists():
         raise FileExistsError(f"{os.fspath(name)}: exists already; remove it or use another name")
-    like = Like(like.shape, like.dtype.newbyteorder("="), like.chunks, like.shards, like.axes,
-                {**FORMATS[key].options, **like.options})  # fmt: skip
+    options = {**FORMATS[key].options, **like.options}
+    like = replace(like, dtype=like.dtype.newbyteorder("="), options=options)
     created: Store = module.create(os.fspath(name), like)
     return created
 

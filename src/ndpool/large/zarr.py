@@ -123,11 +123,9 @@ def _opened(path: str, name: str) -> Zarr:
 
 def create(name: str, like: Like) -> Store:
     check_options(name, like.options, ("zarr_format", "codec"))
-    version, codec = like.options.get("zarr_format", 3), like.options.get("codec", "auto")
+    version = like.options.get("zarr_format", 3)
     if version not in (2, 3):
         raise PoolError(f"{name}: zarr_format={version!r} is not 2 or 3")
-    if codec not in CODECS:
-        raise PoolError(f"{name}: codec={codec!r} is not one of {', '.join(CODECS)}")
     if like.shards and version == 2:
         raise PoolError(f"{name}: zarr_format=2 has no shards; use zarr_format=3, or no shards")
     chunks, shards = chunks_of(like), like.shards
@@ -137,11 +135,21 @@ def create(name: str, like: Like) -> Store:
     attributes = {"_ARRAY_DIMENSIONS": list(like.axes)} if like.axes and version == 2 else None
     array = zarr.create_array(
         LocalStore(path), shape=like.shape, dtype=like.dtype, chunks=chunks, shards=shards, fill_value=0,
-        compressors=CODECS[codec][version], zarr_format=version, attributes=attributes,
+        compressors=_compressors(name, like, version), zarr_format=version, attributes=attributes,
         dimension_names=like.axes if version == 3 else None,
         chunk_key_encoding={"name": "default" if version == 3 else "v2", "separator": "/"},
     )  # fmt: skip
     return Zarr(array, name, path)
+
+
+def _compressors(name: str, like: Like, version: int) -> Any:
+    """The codec that is asked for, or the source's, or zarr's own choice."""
+    codec = like.options.get("codec")
+    if codec is None and isinstance(like.source, Zarr) and like.source.array.metadata.zarr_format == version:
+        return like.source.array.compressors or None
+    if codec not in (None, *CODECS):
+        raise PoolError(f"{name}: codec={codec!r} is not one of {', '.join(CODECS)}")
+    return CODECS[codec or "auto"][version]
 
 
 def chunks_of(like: Like) -> tuple[int, ...]:
