@@ -4,6 +4,9 @@ A journal is a text file. Its first line says what is made of what, in which til
 finished, written after its values were. Every line ends with a checksum that also covers the first line, so a line that
 a killed process left half written, or one of another journal, is no tile. The file is locked while a process works on
 the result: a lock ends with its process, however that ends.
+
+What a process has written is the system's, and outlives the process; but not a failure of power. So now and then all is
+put on the disk, and a line says so. Where the machine has been started anew since, only tiles before such a line count.
 """
 
 from __future__ import annotations
@@ -11,12 +14,22 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import time
 import zlib
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 from ..errors import PoolError
+
+EVERY = 30.0  # seconds between such lines
+SETTLED, STARTED = -1, -2  # numbers of passes that there are not
+
+
+def start() -> int:
+    """A number of this machine's present start."""
+    boot = Path("/proc/sys/kernel/random/boot_id")
+    return zlib.crc32(boot.read_bytes()) if boot.exists() else 0
 
 
 class Journal:
@@ -28,6 +41,7 @@ class Journal:
         self.finished: set[tuple[int, int]] = set()  # (pass, tile)
         self._file = -1
         self._seed = 0
+        self._settled = time.monotonic()
 
     def __enter__(self) -> Journal:
         self._file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)
@@ -61,12 +75,21 @@ class Journal:
         """A new journal of that work."""
         os.ftruncate(self._file, 0)
         self.header, self.finished = header, set()
-        self._append(self._first(header))
+        self._append(self._first(header) + self._line(STARTED, start()))
 
     def add(self, run: int, tile: int) -> None:
         """That tile of that pass has been written."""
         self._append(self._line(run, tile))
         self.finished.add((run, tile))
+        if time.monotonic() - self._settled > EVERY:
+            self.settle()
+
+    def settle(self) -> None:
+        """Put all that is finished on the disk."""
+        os.sync()
+        self._append(self._line(SETTLED, len(self.finished)))
+        os.fsync(self._file)
+        self._settled = time.monotonic()
 
     def remove(self) -> None:
         """The result is finished and in its place."""
@@ -94,17 +117,31 @@ class Journal:
         whole, rest = lines[:-1], lines[-1]
         if not whole:
             return
+        said, counts = self._said(whole), len(whole) - 1
+        started = [number for run, number in said if run == STARTED]
+        restarted = bool(started) and started[-1] != start()
+        if restarted:
+            counts = max((i + 1 for i, (run, _) in enumerate(said) if run == SETTLED), default=0)
+        elif len(said) < counts:
+            raise PoolError(f"{self.path} is damaged; remove it and its result, or begin anew with overwrite")
+        self.header = json.loads(whole[0].rpartition(b" ")[0])
+        self.finished = {(run, tile) for run, tile in said[:counts] if run >= 0}
+        if rest or restarted:
+            os.ftruncate(self._file, sum(len(line) + 1 for line in whole[: 1 + counts]))
+        if restarted:
+            self._append(self._line(STARTED, start()))
+
+    def _said(self, lines: list[bytes]) -> list[tuple[int, int]]:
+        """The numbers in the lines after the first, up to one that is damaged."""
+        found: list[tuple[int, int]] = []
         try:
-            header = json.loads(whole[0].rpartition(b" ")[0])
-            if self._first(header)[:-1] != whole[0]:
-                raise ValueError
-            for line in whole[1:]:
-                run, tile = map(int, line.split()[:2])
-                if self._line(run, tile)[:-1] != line:
-                    raise ValueError
-                self.finished.add((run, tile))
+            if self._first(json.loads(lines[0].rpartition(b" ")[0]))[:-1] != lines[0]:
+                return found
+            for line in lines[1:]:
+                run, number, _ = line.split()
+                if self._line(int(run), int(number))[:-1] != line:
+                    return found
+                found.append((int(run), int(number)))
         except ValueError:
-            raise PoolError(f"{self.path} is damaged; remove it and its result, or begin anew with overwrite") from None
-        self.header = header
-        if rest:
-            os.ftruncate(self._file, sum(len(line) + 1 for line in whole))
+            pass
+        return found
