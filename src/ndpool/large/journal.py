@@ -117,31 +117,43 @@ class Journal:
         whole, rest = lines[:-1], lines[-1]
         if not whole:
             return
-        said, counts = self._said(whole), len(whole) - 1
+        header = self._header(whole[0])
+        said, counts = self._said(whole[1:]), len(whole) - 1
         started = [number for run, number in said if run == STARTED]
         restarted = bool(started) and started[-1] != start()
         if restarted:
             counts = max((i + 1 for i, (run, _) in enumerate(said) if run == SETTLED), default=0)
         elif len(said) < counts:
-            raise PoolError(f"{self.path} is damaged; remove it and its result, or begin anew with overwrite")
-        self.header = json.loads(whole[0].rpartition(b" ")[0])
+            raise self._damaged()
+        self.header = header
         self.finished = {(run, tile) for run, tile in said[:counts] if run >= 0}
         if rest or restarted:
             os.ftruncate(self._file, sum(len(line) + 1 for line in whole[: 1 + counts]))
         if restarted:
             self._append(self._line(STARTED, start()))
 
-    def _said(self, lines: list[bytes]) -> list[tuple[int, int]]:
-        """The numbers in the lines after the first, up to one that is damaged."""
-        found: list[tuple[int, int]] = []
+    def _header(self, line: bytes) -> dict[str, Any]:
+        """What the first line says."""
         try:
-            if self._first(json.loads(lines[0].rpartition(b" ")[0]))[:-1] != lines[0]:
-                return found
-            for line in lines[1:]:
-                run, number, _ = line.split()
-                if self._line(int(run), int(number))[:-1] != line:
-                    return found
-                found.append((int(run), int(number)))
+            header: dict[str, Any] = json.loads(line.rpartition(b" ")[0])
         except ValueError:
-            pass
+            raise self._damaged() from None
+        if self._first(header)[:-1] != line:
+            raise self._damaged()
+        return header
+
+    def _said(self, lines: list[bytes]) -> list[tuple[int, int]]:
+        """The numbers in the other lines, up to one that is damaged."""
+        found: list[tuple[int, int]] = []
+        for line in lines:
+            try:
+                run, number = map(int, line.split()[:2])
+            except ValueError:
+                break
+            if self._line(run, number)[:-1] != line:
+                break
+            found.append((run, number))
         return found
+
+    def _damaged(self) -> PoolError:
+        return PoolError(f"{self.path} is damaged; remove it and its result, or begin anew with overwrite")
