@@ -161,7 +161,7 @@ def _to_file(
     def stores(new: bool) -> list[Store]:
         return [create_store(partial, target.like) if new else open_store(partial)]
 
-    return carry_out(Job(result, facts, (work(target),), stores), How(**how))
+    return carry_out(Job(result, facts, lambda numbers: [work(target)], stores), How(**how))
 
 
 def target_for(format: str, like: Like, source: Store, work: Callable[[Target], Work]) -> Target:

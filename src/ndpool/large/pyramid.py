@@ -221,7 +221,7 @@ def _job(levels: Levels, method: str, folder: Path, first: Path | None, how: How
         factors = [levels.factors(level) for level in range(len(names))]
         ome.describe(folder, ome.multiscales(levels.image, names, factors, method, zarr_format))
 
-    return Job(result, facts, tuple(_sweeps(levels, first is None, how)), stores, publish)
+    return Job(result, facts, lambda numbers: _sweeps(levels, first is None, how, numbers), stores, publish)
 
 
 def _names(first: str, number: int) -> list[str]:
@@ -236,21 +236,30 @@ def _names(first: str, number: int) -> list[str]:
     return [first, *(f"{first}-{level}" for level in range(1, number))]
 
 
-def _sweeps(levels: Levels, copied: bool, how: How) -> list[Work]:
-    """As few sweeps as memory allows: each as many levels as there is room for with all threads at work, or one."""
+def _sweeps(levels: Levels, copied: bool, how: How, numbers: list[int] | None) -> list[Work]:
+    """Sweeps that make so many targets each. Where that is open, as few as memory allows: each makes as many levels as
+    there is room for with all threads at work, or one."""
     memory, most = room(bytes_in("memory", how.memory)), how.threads or threads()
     works: list[Work] = []
     begin, end = 0, len(levels.records)
-    source: Store | Target = levels.base
     while begin < end:
-        for stop in range(end, begin, -1):
-            own = levels.targets[begin + (not (copied and begin == 0)) : stop + 1]
-            work = Pooling(source, levels.records[begin:stop], own, copied and begin == 0)
-            if stop == begin + 1 or _has_room(work, memory, most):
-                break
-        works.append(work)
-        begin, source = stop, levels.targets[stop]
+        also_copies = copied and begin == 0
+        if numbers is not None:
+            stop = begin + numbers[len(works)] - also_copies
+        else:
+            some = (
+                n for n in range(end, begin + 1, -1) if _has_room(_sweep(levels, begin, n, also_copies), memory, most)
+            )
+            stop = next(some, begin + 1)
+        works.append(_sweep(levels, begin, stop, also_copies))
+        begin = stop
     return works
+
+
+def _sweep(levels: Levels, begin: int, stop: int, copied: bool) -> Work:
+    """What makes levels begin + 1 to stop of level `begin`, and a copy of that."""
+    source = levels.targets[begin] if begin else levels.base
+    return Pooling(source, levels.records[begin:stop], levels.targets[begin + (not copied) : stop + 1], copied)
 
 
 def _has_room(work: Work, memory: int, most: int) -> bool:

@@ -63,14 +63,15 @@ class How:
 class Job:
     """Work over stores that are made at `result`.
 
-    `facts` say what is made of what: work that goes on must have the same. `stores(new)` makes the stores of all
+    `facts` say what is made of what: work that goes on must have the same. `works(numbers)` are the sweeps that make so
+    many targets each, or where that is None as many as there is memory for. `stores(new)` makes the stores of all
     targets, in the order of the works, or opens them again. A work whose source is a target reads the last store of the
     work before it. `publish` says what there is, once it is in its place.
     """
 
     result: Result
     facts: dict[str, Any]
-    works: tuple[Work, ...]
+    works: Callable[[list[int] | None], Sequence[Work]]
     stores: Callable[[bool], Sequence[Store]]
     publish: Callable[[], None] = lambda: None
 
@@ -84,8 +85,9 @@ def carry_out(job: Job, how: How) -> Report:
         before = resumed(journal, job.result, job.facts, how.overwrite, how.resume)
         if before is None:
             job.result.check(how.overwrite)
-        grids = None if before is None else [Grid(*map(tuple, one)) for one in before["grids"]]
-        report = _planned(job, memory, most, grids)
+        grids = None if before is None else [Grid(tuple(shape), tuple(tile)) for _, shape, tile in before["sweeps"]]
+        works = job.works(None if before is None else [number for number, _, _ in before["sweeps"]])
+        report = _planned(job.result.place, works, memory, most, grids)
         total = report.tiles
         if how.dry_run:
             return replace(report, made=0)
@@ -93,10 +95,9 @@ def carry_out(job: Job, how: How) -> Report:
         if not moved:
             if not journal.finished:  # else what was written stays
                 remove(job.result.partial)
-                journal.begin(
-                    {**job.facts, "grids": [[one.plan.grid.shape, one.plan.grid.tile] for one in report.sweeps]}
-                )
-            made = _make(job, report, journal, how)
+                sweeps = [(len(one.targets), one.plan.grid.shape, one.plan.grid.tile) for one in report.sweeps]
+                journal.begin({**job.facts, "sweeps": sweeps})
+            made = _make(job, works, report, journal, how)
             report = replace(report, made=made)
         job.result.move()
         job.publish()
@@ -107,11 +108,11 @@ def carry_out(job: Job, how: How) -> Report:
 # -- planning ----------------------------------------------------------------------------------------------------------
 
 
-def _planned(job: Job, memory: int, most: int, grids: list[Grid] | None) -> Report:
+def _planned(place: Path, works: Sequence[Work], memory: int, most: int, grids: list[Grid] | None) -> Report:
     """Every sweep's plan, on these grids if there are some from before, and what all of it takes."""
     free = room(memory)
     held, sweeps = memory - free, []
-    for i, work in enumerate(job.works):
+    for i, work in enumerate(works):
         try:
             if grids is None:
                 plan = choose(work.shape, work.unit, work.needs, free, most)
@@ -126,7 +127,7 @@ def _planned(job: Job, memory: int, most: int, grids: list[Grid] | None) -> Repo
         sweeps.append(Sweep(plan, work.sources, work.targets))
     peak = held + max(one.plan.at_a_time * one.plan.tile_bytes for one in sweeps)
     tiles = sum(len(one.plan.grid) for one in sweeps)
-    return Report(str(job.result.place), tuple(sweeps), memory, peak, tiles, 0)
+    return Report(str(place), tuple(sweeps), memory, peak, tiles, 0)
 
 
 def _affordable(grid: Grid, work: Work, memory: int, most: int) -> Plan:
@@ -153,16 +154,16 @@ def resident() -> int:
 # -- making ------------------------------------------------------------------------------------------------------------
 
 
-def _make(job: Job, report: Report, journal: Journal, how: How) -> int:
+def _make(job: Job, works: Sequence[Work], report: Report, journal: Journal, how: How) -> int:
     """Make the tiles that are not finished; how many they were."""
     progress, total = shown(how.progress), report.tiles
     before = len(journal.finished)
     try:
         stores = job.stores(not before)
-        kept = max(_kept(work, sweep.plan) for work, sweep in zip(job.works, report.sweeps, strict=True))
+        kept = max(_kept(work, sweep.plan) for work, sweep in zip(works, report.sweeps, strict=True))
         with _bar(progress, report, journal), keeping_at_most(kept):
             made = 0
-            for number, (work, sweep) in enumerate(zip(job.works, report.sweeps, strict=True)):
+            for number, (work, sweep) in enumerate(zip(works, report.sweeps, strict=True)):
                 if isinstance(work.sources[0], Target):
                     work = work.on(stores[made - 1])
                 own = stores[made : made + len(work.targets)]
