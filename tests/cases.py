@@ -13,7 +13,22 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 
 import ndpool
-from ndpool.spec import SUM, Axis, Law, Window, adaptive, each, lp, maximum, mean, minimum, sliding, smooth_max, whole
+from ndpool.spec import (
+    SUM,
+    Axis,
+    Law,
+    Window,
+    adaptive,
+    each,
+    lp,
+    maximum,
+    mean,
+    minimum,
+    mode,
+    sliding,
+    smooth_max,
+    whole,
+)
 
 from . import examples
 
@@ -41,6 +56,7 @@ SUMS: dict[str, Law] = {"sum": SUM, "mean": mean(), "mean over 3": mean(3)}
 NORMS: dict[str, Law] = {"lp 1": lp(1), "lp 2": lp(2), "lp 2.5": lp(2.5), "lp 4": lp(4)}
 SMOOTH: dict[str, Law] = {"smooth max": smooth_max(1.0), "sharp max": smooth_max(50.0), "smooth min": smooth_max(-2)}
 LAWS: dict[str, Law] = {**EXTREMES, **SUMS, **NORMS, **SMOOTH}
+MODES: dict[str, Law] = {f"mode {ties}": mode(ties) for ties in ("smallest", "first")}  # of labels; no derivative
 
 # -- windows ---------------------------------------------------------------------------------------------------------
 
@@ -90,8 +106,8 @@ FEW = {
 
 
 def counted_choices(law: Law) -> tuple[bool, ...]:
-    """Max and min never read padding; for the other laws both conventions are in use."""
-    return (False,) if law.name in ("max", "min") else (False, True)
+    """Max, min and mode never read padding; for the other laws both conventions are in use."""
+    return (False,) if law.picks else (False, True)
 
 
 def told_apart(law: Law, table: Mapping[bool, Mapping[str, Window]] = WINDOWS) -> Iterator[tuple[str, bool, Window]]:
@@ -150,8 +166,15 @@ KINDS = {
     "mean": FLOATS + INTEGERS + COMPLEX,
     "smooth_max": FLOATS,
     "lp": FLOATS,
+    "mode": INTEGERS + (BOOL,),
 }
 DTYPES = FLOATS + INTEGERS + COMPLEX + (BOOL,)
+
+
+def usual(law: Law) -> np.dtype:
+    """The dtype that a law is tried on everywhere."""
+    return np.dtype("float64" if "real" in law.kinds else "int64")
+
 
 # Sums are exact to the last place or two of the result: short floats are summed in float32.
 TOLERANCE = {"float16": 2 * 2.0**-10, "bfloat16": 2 * 2.0**-7, "float32": 1e-5, "float64": 1e-12}
@@ -259,6 +282,16 @@ RECORDS: dict[str, ndpool.Op] = {
         ndpool.GlobalPool(ENERGY, keepdims=False),
     )
 }
+
+LABELLED: dict[str, ndpool.Op] = {  # records of labels, which have no derivative
+    type(op).__name__: op
+    for op in (
+        ndpool.ModePool((3, 2), stride=(2, 1), padding=1, ties="first"),
+        ndpool.AdaptiveModePool((2, 4)),
+        ndpool.GlobalModePool(keepdims=False),
+    )
+}
+EVERY = {**RECORDS, **LABELLED}
 
 
 def fractions(rng: np.random.Generator, shape: tuple[int, ...]) -> Any:

@@ -66,7 +66,7 @@ def _portable(xp: Any) -> Any:
     """The engine on a library whose arrays do not say that they are its."""
 
     def runs(name: str) -> Callable[..., Any]:
-        return lambda window, law, x, *rest: getattr(portable.Portable(xp, window, law), name)(x, *rest)
+        return lambda window, law, x, *rest: getattr(portable.plan_of(xp, window, law), name)(x, *rest)
 
     return SimpleNamespace(**{name: runs(name) for name in ("forward", "linearize", "winners")})
 
@@ -101,9 +101,10 @@ def _native() -> Engine:
 
     def runs(name: str) -> Callable[..., Any]:
         def run(window: Window, law: Any, x: np.ndarray, *rest: Any) -> Any:
-            assert native.supports(window, law, x) == has_work(window)
+            served = has_work(window) and native.takes(law, x.dtype)
+            assert native.supports(window, law, x) == served
             # what the engine leaves to others, as `choose` does
-            plan = native.bind(window, law, x) if has_work(window) else portable.bind(window, law, x)
+            plan = native.bind(window, law, x) if served else portable.bind(window, law, x)
             if name == "linearize" and not plan.differentiates:
                 plan = choose(window, law, x, derivative=True)
             return getattr(plan, name)(x, *rest)
@@ -127,6 +128,7 @@ WAYS: dict[str, Callable[..., list[int]]] = {
     "doubling": lambda longest, *_: list(range((longest - 1).bit_length() - 1, -1, -1)),
 }
 
+ALL = {**LAWS, **cases.MODES}
 each_engine = pytest.mark.parametrize("engine", ENGINES, indirect=True)
 long = pytest.mark.long
 PORTABLE = [
@@ -173,20 +175,23 @@ def case(law: Any, window: Window, dtype: np.dtype, seed: int, specials: bool) -
     x = cases.values(rng, window.shape, dtype, specials)
     dx, dy = cases.tangents(rng, window.shape, dtype), cases.tangents(rng, window.out_shape, dtype)
     linear = reference.linearize(window, law, x)
-    if law.name == "mean" and dtype in cases.INTEGERS:
+    if law.no_derivative or (law.divides and dtype in cases.INTEGERS):
         return Case(window, x, dx, dy, linear.y, None, None)
     return Case(window, x, dx, dy, linear.y, linear.jvp(dx), linear.vjp(dy))
 
 
 @cache
 def table_case(law: str, counted: bool, window: str, dtype: np.dtype) -> Case:
-    return case(LAWS[law], cases.WINDOWS[counted][window], dtype, seed=len(window), specials=law in EXTREMES)
+    return case(ALL[law], cases.WINDOWS[counted][window], dtype, seed=len(window), specials=law in EXTREMES)
 
 
 def check(engine: Engine, law: Any, want: Case, note: Any) -> None:
     """Bit for bit where a value is chosen; within the stated tolerance where floats are summed."""
-    chosen = law.name in ("max", "min")
+    chosen = law.picks
     whole = law.name == "sum" or (chosen and law.params[0] != "split")  # tangents are whole numbers, and only added
+    if law.no_derivative:
+        assert_exact(engine.forward(want.window, law, want.x), want.y, note)
+        return
     got = engine.linearize(want.window, law, want.x)
     (assert_exact if chosen else assert_close)(got.y, want.y, note)
     if chosen:
@@ -198,20 +203,20 @@ def check(engine: Engine, law: Any, want: Case, note: Any) -> None:
 
 
 @each_engine_each_way
-@pytest.mark.parametrize("law", LAWS)
+@pytest.mark.parametrize("law", ALL)
 def test_engine_agrees_with_the_reference(engine: Engine, way: str, law: str) -> None:
-    for window, counted, _ in cases.told_apart(LAWS[law]):
-        want = table_case(law, counted, window, np.dtype("float64"))
-        check(engine, LAWS[law], want, (window, counted))
+    for window, counted, _ in cases.told_apart(ALL[law]):
+        want = table_case(law, counted, window, cases.usual(ALL[law]))
+        check(engine, ALL[law], want, (window, counted))
 
 
 @each_engine
-@pytest.mark.parametrize("law", LAWS)
+@pytest.mark.parametrize("law", ALL)
 def test_every_dtype_agrees_with_the_reference(engine: Engine, law: str) -> None:
-    for dtype in (d for d in cases.KINDS[LAWS[law].name] if d in engine.dtypes):
-        for window, counted, _ in cases.told_apart(LAWS[law], cases.FEW):
+    for dtype in (d for d in cases.KINDS[ALL[law].name] if d in engine.dtypes):
+        for window, counted, _ in cases.told_apart(ALL[law], cases.FEW):
             want = table_case(law, counted, window, dtype)
-            check(engine, LAWS[law], want, (dtype.name, window, counted))
+            check(engine, ALL[law], want, (dtype.name, window, counted))
 
 
 @each_engine_each_way
@@ -226,21 +231,23 @@ def test_winners_agree_with_the_reference(engine: Engine, way: str, law: str) ->
 
 
 def dtypes(engine: Engine, law: Any) -> st.SearchStrategy[np.dtype]:
-    """Every dtype that both take, float64 as often as all others."""
+    """Every dtype that both take, the usual one as often as all others."""
     both = [d for d in cases.KINDS[law.name] if d in engine.dtypes]
-    return st.just(np.dtype("float64")) | st.sampled_from(both)
+    return st.just(cases.usual(law)) | st.sampled_from(both)
 
 
 @on_numpy_each_way
-@pytest.mark.parametrize("law", LAWS)
+@pytest.mark.parametrize("law", ALL)
 @settings(max_examples=examples(10))
 @given(data=st.data())
 def test_any_window_agrees_with_the_reference(engine: Engine, way: str, law: str, data: st.DataObject) -> None:
-    window = data.draw(cases.windows(counted=data.draw(st.sampled_from(cases.counted_choices(LAWS[law])))))
-    dtype, seed = data.draw(dtypes(engine, LAWS[law])), data.draw(st.integers(0, 2**16))
-    want = case(LAWS[law], window, dtype, seed, specials=law in EXTREMES)
-    check(engine, LAWS[law], want, (window, dtype.name))
-    forward, y = engine.forward(window, LAWS[law], want.x), engine.linearize(window, LAWS[law], want.x).y
+    window = data.draw(cases.windows(counted=data.draw(st.sampled_from(cases.counted_choices(ALL[law])))))
+    dtype, seed = data.draw(dtypes(engine, ALL[law])), data.draw(st.integers(0, 2**16))
+    want = case(ALL[law], window, dtype, seed, specials=law in EXTREMES)
+    check(engine, ALL[law], want, (window, dtype.name))
+    if ALL[law].no_derivative:
+        return
+    forward, y = engine.forward(window, ALL[law], want.x), engine.linearize(window, ALL[law], want.x).y
     assert_exact(forward, y, (window, dtype.name))
     assert_same_zeros(forward, y, (window, dtype.name))
 
@@ -389,11 +396,11 @@ def test_a_finite_tap_has_no_share_in_an_infinite_norm(engine: Engine, way: str,
 
 
 @on_numpy_each_way
-@pytest.mark.parametrize("law", LAWS)
+@pytest.mark.parametrize("law", ALL)
 def test_long_kernels_agree_with_the_reference(engine: Engine, way: str, law: str) -> None:
     for kernel in (2, 9, 10, 31, 64):
-        window = Window((each(2), sliding(70, kernel, 7, (kernel // 2, 1), count_padding=LAWS[law].name == "mean")))
-        check(engine, LAWS[law], case(LAWS[law], window, np.dtype("float64"), kernel, specials=False), kernel)
+        window = Window((each(2), sliding(70, kernel, 7, (kernel // 2, 1), count_padding=ALL[law].name == "mean")))
+        check(engine, ALL[law], case(ALL[law], window, cases.usual(ALL[law]), kernel, specials=False), kernel)
 
 
 def test_array_operations_grow_with_the_logarithm_of_the_kernel() -> None:

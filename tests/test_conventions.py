@@ -388,6 +388,28 @@ def test_gradient_of_ties(ties: str, want: list[float]) -> None:
     np.testing.assert_allclose(got, want, rtol=1e-15)
 
 
+@pytest.mark.parametrize(("ties", "want"), [("smallest", [[3, 5]]), ("first", [[7, 5]])])
+def test_ties_in_mode(ties: str, want: list[list[int]]) -> None:
+    x = np.array([[7, 3, 5, 5], [3, 7, 9, 5]])
+    assert ndpool.mode_pool(x, 2, ties=ties).tolist() == ndpool.mode_pool(x.tolist(), 2, ties=ties) == want
+
+
+def test_the_smallest_mode_does_not_know_directions_and_the_first_does() -> None:
+    x = np.array([[7, 3], [3, 7]])
+    for turned in (x[::-1], x[:, ::-1], x.T):
+        assert ndpool.mode_pool(turned, 2).tolist() == [[3]]
+    assert [ndpool.mode_pool(y, 2, ties="first").tolist() for y in (x, x[::-1])] == [[[7]], [[3]]]
+
+
+def test_padding_in_mode_is_never_read() -> None:
+    assert ndpool.mode_pool([4, 4, 9, 0], (4,), 1, 3) == [4, 4, 4, 4, 0, 0, 0]
+    x = np.array([[5, 5, 2], [5, 5, 2], [8, 1, 6]], np.uint8)
+    assert ndpool.mode_pool(x, 2, ceil_mode=True).tolist() == [[5, 2], [1, 6]]
+    assert ndpool.mode_pool(np.array([3]), (2,), 1, 2).tolist() == [0, 3, 3, 0]
+    with pytest.raises(PoolError, match="empty='error'"):
+        ndpool.mode_pool(np.array([3]), (2,), 1, 2, empty="error")
+
+
 def test_adaptive_max_of_a_plane() -> None:
     y = ndpool.adaptive_max_pool(np.arange(25).reshape(5, 5), 3)
     assert y.tolist() == [[6, 8, 9], [16, 18, 19], [21, 23, 24]]

@@ -22,7 +22,7 @@ FORMS: dict[str, Any] = {
     "Adaptive": {"output_size": 2},
     "Global": {},
 }
-LAWS = {"max": "Max", "min": "Min", "sum": "Sum", "mean": "Avg", "smooth_max": "SmoothMax", "lp": "Lp"}
+LAWS = {"max": "Max", "min": "Min", "sum": "Sum", "mean": "Avg", "smooth_max": "SmoothMax", "lp": "Lp", "mode": "Mode"}
 RECORDS = [
     (law, getattr(ndpool, f"{form}{name}Pool")(**given, **({"norm_type": 2} if law == "lp" else {})))
     for law, name in LAWS.items()

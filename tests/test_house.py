@@ -12,7 +12,22 @@ import pytest
 
 import ndpool
 from ndpool.engines import ENGINES, choose, native, portable, reference
-from ndpool.spec import SUM, Axis, Law, Window, adaptive, each, lp, maximum, mean, minimum, sliding, smooth_max, whole
+from ndpool.spec import (
+    SUM,
+    Axis,
+    Law,
+    Window,
+    adaptive,
+    each,
+    lp,
+    maximum,
+    mean,
+    minimum,
+    mode,
+    sliding,
+    smooth_max,
+    whole,
+)
 
 from . import cases
 from .cases import BFLOAT16, assert_exact
@@ -184,7 +199,8 @@ UNKNOWN = Law(PRODUCT.lift, PRODUCT.merge, PRODUCT.finish, PRODUCT.weigh, "produ
 LAWS = {
     "max": maximum(), "max split": maximum("split", "ignore"), "min last": minimum("last"), "min all": minimum("all"),
     "sum": SUM, "mean": mean(), "mean over 3": mean(3), "mean over much": mean(1 << 31), "smooth max": smooth_max(),
-    "smooth min": smooth_max(-0.5), "lp 1": lp(1), "lp 2.5": lp(2.5), "product": PRODUCT, "unknown": UNKNOWN,
+    "smooth min": smooth_max(-0.5), "lp 1": lp(1), "lp 2.5": lp(2.5), "mode": mode(), "mode first": mode("first"),
+    "product": PRODUCT, "unknown": UNKNOWN,
 }  # fmt: skip
 TYPES = ("bool", "int8", "int32", "uint64", "float16", "float32", "float64", "longdouble", "complex64")
 WINDOWS = {
@@ -208,7 +224,11 @@ def test_traits_are_those_of_the_equations() -> None:
         added, _ = law.finish(law.merge(law.merge(one, two), zero), 2)
         assert (added == pytest.approx(y)) or not law.zero_is_neutral, key
         assert (double == pytest.approx(2 * y)) or not law.linear, key
-        assert (y in (1.5, -2.0)) == (law.winners is not None), key
+        assert (y in (1.5, -2.0)) == law.picks, key
+        assert law.picks if law.winners else not law.picks or law.no_derivative, key
+        if law.no_derivative:
+            with pytest.raises(ndpool.PoolTypeError, match=law.no_derivative):
+                law.weigh(1.0, 1.5, 0, law.finish(one, 1)[1])
         assert (law.first is not None) == (law.winners in ("all", "split")), key
         assert law.first is None or law.first.one_winner, key
         if law.curvature is not None:  # phi'' / phi' by differences of the weights, which are phi'(x) / phi'(y)
@@ -243,7 +263,7 @@ def test_every_engine_runs_or_declines(engine: Any, law: str) -> None:
                 with pytest.raises(ndpool.PoolError, match="divisor_override=2147483648 is beyond 2"):
                     plan.forward(x)
                 continue
-            tolerance = 0 if LAWS[law].winners else 1e-2 if x.dtype.itemsize < 4 else 1e-6
+            tolerance = 0 if LAWS[law].picks else 1e-2 if x.dtype.itemsize < 4 else 1e-6
             np.testing.assert_allclose(plan.forward(x).astype(want.dtype), want, tolerance, err_msg=str(note))
             if plan.differentiates and x.dtype.kind == "f":
                 np.testing.assert_allclose(plan.linearize(x).y, want, tolerance, err_msg=str(note))

@@ -32,7 +32,7 @@ Array = np.ndarray[Any, np.dtype[Any]]
 SLIDING: dict[str, Any] = {"kernel_size": 3, "stride": 2, "padding": 1}
 FORMS: dict[str, dict[str, Any]] = {"": SLIDING, "Adaptive": {"output_size": (12, 16)}, "Global": {}}
 LAWS: dict[str, dict[str, Any]] = {
-    "Max": {}, "Min": {}, "Avg": {}, "Sum": {}, "SmoothMax": {"beta": 5.0}, "Lp": {"norm_type": 3},
+    "Max": {}, "Min": {}, "Mode": {}, "Avg": {}, "Sum": {}, "SmoothMax": {"beta": 5.0}, "Lp": {"norm_type": 3},
 }  # fmt: skip
 CLOSE = 1e-9  # largest difference from the spec that passes, relative to the largest value
 CROP = (slice(54, 74), slice(52, 76))  # small enough for the reference, with edges and texture in it
@@ -77,6 +77,11 @@ def _write(picture: Array, word: str, top: int, left: int) -> Array:
     return picture
 
 
+def labels(picture: Array) -> Array:
+    """The picture as labels: a number for each of five ranges of brightness."""
+    return np.digitize(picture, (0.2, 0.35, 0.5, 0.7)).astype(np.uint8)
+
+
 # -- checks ----------------------------------------------------------------------------------------------------------
 
 
@@ -105,15 +110,19 @@ def ops_shown() -> list[Op]:
 
 
 def check(op: Op, picture: Array) -> Check:
-    """Forward, jvp and vjp of the op against the reference engine's."""
+    """Forward, jvp and vjp of the op against the reference engine's; of labels, which have no derivative, forward."""
+    picture = labels(picture) if op.law.no_derivative else picture
     x = picture[CROP]
-    spec, at = reference.linearize(op.window(x.shape), op.law, x), op.linearize(x)
-    dx, dy = np.cos(np.arange(x.size)).reshape(x.shape), np.sin(1.0 + np.arange(spec.y.size)).reshape(spec.y.shape)
-    differences = {
-        "forward": max(_difference(y, spec.y) for y in (op(x), at.y)),
-        "jvp": _difference(at.jvp(dx), spec.jvp(dx)),
-        "vjp": _difference(at.vjp(dy), spec.vjp(dy)),
-    }
+    spec = reference.linearize(op.window(x.shape), op.law, x)
+    differences = {"forward": _difference(op(x), spec.y)}
+    if not op.law.no_derivative:
+        at = op.linearize(x)
+        dx, dy = np.cos(np.arange(x.size)).reshape(x.shape), np.sin(1.0 + np.arange(spec.y.size)).reshape(spec.y.shape)
+        differences = {
+            "forward": max(differences["forward"], _difference(at.y, spec.y)),
+            "jvp": _difference(at.jvp(dx), spec.jvp(dx)),
+            "vjp": _difference(at.vjp(dy), spec.vjp(dy)),
+        }
     return Check(repr(op), picture.shape, op.out_shape(picture.shape), differences, _milliseconds(partial(op, picture)))
 
 
@@ -217,6 +226,9 @@ def values(picture: Array) -> Iterator[Figure]:
     for title, op in VALUES.items():
         y = op(picture)
         yield Figure(title, (repr(op), f"{y.min():.2f} to {y.max():.2f}"), grey(y))
+    classes, op = labels(picture), ops.ModePool(**SLIDING)
+    yield Figure("Labels", (f"{classes.max() + 1} classes of brightness",), heat(classes.astype(float)))
+    yield Figure("Mode", (repr(op), "the most frequent label"), heat(op(classes).astype(float)))
 
 
 def derivatives(picture: Array) -> Iterator[Figure]:

@@ -247,10 +247,16 @@ class Op(ABC):
                 remember(self._plans, signature, bound)
         return bound
 
+    def _bind_to_derive(self, x: Any) -> _Bound | arrays.Adapter:
+        """The same, where there is a derivative."""
+        if self.law.no_derivative:
+            raise PoolTypeError(self.law.no_derivative)
+        return self._bind(x)
+
     def linearize(self, x: Any) -> Linear:
         """One forward pass; then `.y`, and `.jvp(dx)` and `.vjp(dy)` as often as wanted, from what it kept."""
         with named(self.name):
-            bound = self._bind(x)
+            bound = self._bind_to_derive(x)
             if type(bound) is not _Bound:
                 return bound.linearize(self, x)
             window, plan, dtype = bound.window, bound.plan, getattr(x, "dtype", None)
@@ -290,7 +296,7 @@ class Op(ABC):
     def value_and_jvp(self, x: Any, dx: Any) -> tuple[Any, Any]:
         """self(x), and its tangent for the tangent `dx` of x (forward mode): in one pass, where the engine has one."""
         with named(self.name):
-            bound = self._bind(x)
+            bound = self._bind_to_derive(x)
             if type(bound) is not _Bound:
                 return bound.value_and_jvp(self, x, dx)
             if bound.plan.one_pass and _alike(dx, type(x), x.dtype, bound.window.shape):
@@ -315,7 +321,7 @@ class Op(ABC):
         [[0.5, 0.5, 0.0], [0.0, 0.5, 0.5]]
         """
         with named(self.name):
-            bound = self._bind(x)
+            bound = self._bind_to_derive(x)
             if type(bound) is not _Bound:
                 return bound.jacobian(self, x)
             graph, y = self._in_graph(x)
@@ -329,7 +335,7 @@ class Op(ABC):
         [0.128, -0.096]
         """
         with named(self.name):
-            bound = self._bind(x)
+            bound = self._bind_to_derive(x)
             if type(bound) is not _Bound:
                 return bound.hvp(self, x, dx, dy)
             graph, y = self._in_graph(x)

@@ -1,8 +1,8 @@
 """Op records: what to pool and how, as frozen values that run and differentiate themselves.
 
 A record is a form (which window: `Sliding`, `Adaptive`, `Global`) and a law with its arguments (what is made of it:
-`_Max`, `_Min`, `_Mean`, `_Sum`, `_SmoothMax`, `_Lp`, `_Own`); each public record is one of each and adds little.
-Argument names are PyTorch's where PyTorch has the argument.
+`_Max`, `_Min`, `_Mode`, `_Mean`, `_Sum`, `_SmoothMax`, `_Lp`, `_Own`); each public record is one of each, and adds
+little. Argument names are PyTorch's where PyTorch has the argument.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from .engines import namespace, reference
 from .errors import PoolTypeError
 from .forms import Adaptive, Global, Sliding
 from .op import Op, function_name
-from .spec import SUM, Dual, Law, lp, maximum, mean, minimum, smooth_max
-from .spec.law import Nan, Ties
+from .spec import SUM, Dual, Law, lp, maximum, mean, minimum, mode, smooth_max
+from .spec.law import Among, Nan, Ties
 from .suggest import suggesting
 
 # -- laws and their arguments ----------------------------------------------------------------------------------------
@@ -46,6 +46,20 @@ class _Min(_Extreme):
     @property
     def law(self) -> Law:
         return minimum(self.ties, self.nan)
+
+
+@dataclass(frozen=True, repr=False)
+class _Mode(Op):
+    _: KW_ONLY
+    ties: Among = "smallest"
+
+    def _check(self) -> None:
+        choice("ties", self.ties, get_args(Among))
+        super()._check()
+
+    @property
+    def law(self) -> Law:
+        return mode(self.ties)
 
 
 class _Sum(Op):
@@ -144,6 +158,17 @@ class MinPool(Sliding, _Min):
 
 
 @dataclass(frozen=True, repr=False)
+class ModePool(Sliding, _Mode):
+    """The most frequent value under each window, for labels: integers and booleans; padding is never read.
+
+    `ties` says which of several: the "smallest", or the "first" in row-major order. There is no derivative.
+
+    >>> ModePool(2)([[7, 3, 5, 5], [3, 7, 9, 5]]), ModePool(2, ties="first")([[7, 3, 5, 5], [3, 7, 9, 5]])
+    ([[3, 5]], [[7, 5]])
+    """
+
+
+@dataclass(frozen=True, repr=False)
 class AvgPool(_PaddingCounts, _Mean):
     """The mean under each window: the sum over the number of positions, of which padding (zeros) counts.
 
@@ -219,6 +244,15 @@ class AdaptiveMinPool(Adaptive, _Min):
 
 
 @dataclass(frozen=True, repr=False)
+class AdaptiveModePool(Adaptive, _Mode):
+    """The most frequent value in each bin.
+
+    >>> AdaptiveModePool((2,))([1, 5, 5, 2, 2])
+    [5, 2]
+    """
+
+
+@dataclass(frozen=True, repr=False)
 class AdaptiveAvgPool(Adaptive, _Mean):
     """The mean of each bin.
 
@@ -268,6 +302,11 @@ class GlobalMinPool(Global, _Min):
 
 
 @dataclass(frozen=True, repr=False)
+class GlobalModePool(Global, _Mode):
+    """The most frequent value of all."""
+
+
+@dataclass(frozen=True, repr=False)
 class GlobalAvgPool(Global, _Mean):
     """The mean of all.
 
@@ -299,10 +338,11 @@ class GlobalPool(Global, _Own):
 # -- all of them ------------------------------------------------------------------------------------------------------
 
 RECORDS: tuple[type[Op], ...] = (
-    MaxPool, MinPool, AvgPool, SumPool, SmoothMaxPool, LpPool, Pool,
-    AdaptiveMaxPool, AdaptiveMinPool, AdaptiveAvgPool, AdaptiveSumPool, AdaptiveSmoothMaxPool, AdaptiveLpPool,
-    AdaptivePool,
-    GlobalMaxPool, GlobalMinPool, GlobalAvgPool, GlobalSumPool, GlobalSmoothMaxPool, GlobalLpPool, GlobalPool,
+    MaxPool, MinPool, ModePool, AvgPool, SumPool, SmoothMaxPool, LpPool, Pool,
+    AdaptiveMaxPool, AdaptiveMinPool, AdaptiveModePool, AdaptiveAvgPool, AdaptiveSumPool, AdaptiveSmoothMaxPool,
+    AdaptiveLpPool, AdaptivePool,
+    GlobalMaxPool, GlobalMinPool, GlobalModePool, GlobalAvgPool, GlobalSumPool, GlobalSmoothMaxPool, GlobalLpPool,
+    GlobalPool,
 )  # fmt: skip
 
 for _record in RECORDS:

@@ -15,7 +15,7 @@ import ndpool
 from ndpool import Graph, GraphError, PoolError
 from ndpool.graph import OPS, NodeOp, Var, jvp_available, register, vjp_available
 
-from ..cases import RECORDS, SHAPE
+from ..cases import EVERY, RECORDS, SHAPE
 from .strategies import ForwardOnly, Square, flat, floats, fractions, given, seeds, unary, zipped
 
 
@@ -221,7 +221,7 @@ def test_every_record_is_a_node(name: str) -> None:
 
 
 def test_every_record_has_a_name_in_the_table() -> None:
-    assert {op.name for op in RECORDS.values()} == {name for name in OPS if name.endswith("pool")}
+    assert {op.name for op in EVERY.values()} == {name for name in OPS if name.endswith("pool")}
 
 
 FORMS = {"max": (), "min": (), "avg": (), "sum": (), "smooth_max": (), "lp": (2,)}

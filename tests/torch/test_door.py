@@ -13,6 +13,7 @@ from torch.nn.functional import avg_pool2d as pooled
 
 import ndpool
 import ndpool.torch
+from ndpool import ops
 from ndpool.ops import RECORDS
 
 from .ops import QUIET
@@ -22,7 +23,7 @@ OWN = {"kernel_size": 2, "output_size": 2, "norm_type": 2}
 OPS = [
     record(**{name: value for name, value in OWN.items() if name in record.__dataclass_fields__})
     for record in RECORDS
-    if "law" not in record.__dataclass_fields__
+    if "law" not in record.__dataclass_fields__ and not issubclass(record, ops._Mode)
 ]
 
 

@@ -50,16 +50,17 @@ def typed(dtype: Any) -> str:
 
 def check(kinds: Sequence[str], law: str, dtype: Any, of: str = "x") -> None:
     """Raise unless `dtype` is one of the `kinds` that a law takes; errors call the law `law` and the array `of`."""
-    got = kind(dtype)
+    got, real = kind(dtype), "real" in kinds
     if got not in kinds:
+        usual = "float32" if real else "int32"
         stem = re.match("[a-z]*", got)[0]  # type: ignore[index]
         if stem in NEAREST and got not in NAMES.values():
-            near = NEAREST[stem] if NAMES[NEAREST[stem]] in kinds else "float32"
+            near = NEAREST[stem] if NAMES[NEAREST[stem]] in kinds else usual
             raise PoolTypeError(f"{of} has dtype {got}, which ndpool does not take; convert {of} to {near}")
-        fix = f"convert {of} to float32" if "real" in kinds else f"convert {of}"
+        fix = f"convert {of} to {usual}"
         if got == "object":
             fix = f"pass {of}.tolist() to pool any scalar exactly"
-        elif got == "complex":
+        elif got == "complex" and real:
             fix = f"pool {of}.real or abs({of})"
         raise PoolTypeError(f"{of} has dtype {name(dtype)}, but {law} takes {' or '.join(kinds)} elements; {fix}")
 

@@ -192,7 +192,7 @@ def serves(window: Window, law: Law, dtype: Any) -> bool:
     """Whether they run it over that window on any memory of such elements, whichever library's."""
     return (
         takes(law, dtype)
-        and not (law.winners and any(any(axis.margin) for axis in window.axes))  # ties with zeros that count
+        and not (law.picks and any(any(axis.margin) for axis in window.axes))  # ties with zeros that count
         and not (kind(dtype) == "integer" and LAWS[law.name](*law.params).divisor >> 31)
         and 0 not in window.shape
         and 0 not in window.out_shape

@@ -1,7 +1,8 @@
 """Pooling in array operations of the array's own namespace and no more: NumPy now, and the fallback everywhere else.
 
 Reading order: `Portable` (what ops call), `_Fold` (pad, lift, one pass per axis, finish), the
-laws: `Extreme`, `Sum`, `IntegerSum`, `SmoothMax`, `Lp`. A law here is the spec's, on whole arrays:
+laws: `Extreme`, `Sum`, `IntegerSum`, `SmoothMax`, `Lp`. (A law whose state is no few numbers is in `stacked`.) A law
+here is the spec's, on whole arrays:
 
     lift(x)       -> state, slope        state: a tuple of arrays; slope: d state / dx, or None for 1
     merge(a, b)   -> state, ra, rb       the tangent of the result is ra a' + rb b' (`passes.weighted` says how)
@@ -33,6 +34,7 @@ from .dtypes import kind, name, wide
 from .dual import DualArray, DualNamespace, point
 from .meeting import Merged, State, weighted
 from .passes import Pass, plan
+from .stacked import STACKED, Stacked
 
 MASK32 = (1 << 32) - 1
 Count = Callable[[], Any]  # what each output counts, asked for only by those who divide by it
@@ -46,15 +48,20 @@ NAME = "portable"
 def supports(window: Window, law: Law, x: Any) -> bool:
     """Whether there is an array form of `law`; ties with zeros that count, which come last, are left to the spec."""
     return (
-        law.name in LAWS
+        (law.name in LAWS or law.name in STACKED)
         and namespace(x) is not None
         and kind(x.dtype) in law.kinds
-        and not (law.winners and any(any(axis.margin) for axis in window.axes))
+        and not (law.picks and any(any(axis.margin) for axis in window.axes))
     )
 
 
-def bind(window: Window, law: Law, x: Array) -> Portable:
-    return Portable(namespace(x), window, law)
+def bind(window: Window, law: Law, x: Array) -> Plan:
+    return plan_of(namespace(x), window, law)
+
+
+def plan_of(xp: Any, window: Window, law: Law) -> Plan:
+    """The plan for arrays of that library: axis by axis where a law's states are arrays, else all taps at once."""
+    return (Portable if law.name in LAWS else Stacked)(xp, window, law)
 
 
 def forward(window: Window, law: Law, x: Array) -> Array:

@@ -15,8 +15,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from ..engines.along import along
+from ..engines.base import Plan
 from ..engines.dtypes import kind, wide
-from ..engines.portable import Portable
+from ..engines.portable import plan_of
 from ..spec import Axis
 from .pooled import Pooled
 
@@ -40,8 +41,8 @@ def alike(arrays: tuple[Array, ...]) -> tuple[Array, ...]:
     )
 
 
-def _portable(one: Pooled) -> Portable:
-    return Portable(jnp, one.window, one.law)
+def _portable(one: Pooled) -> Plan:
+    return plan_of(jnp, one.window, one.law)
 
 
 def _forward(one: Pooled, x: Array) -> list[Array]:

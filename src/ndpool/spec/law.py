@@ -1,4 +1,4 @@
-"""What is made of the taps: a Law, and the six that ndpool ships.
+"""What is made of the taps: a Law, and the seven that ndpool ships.
 
 A law is four functions. `lift` turns a tap into a state, `merge` combines two states (associative, earlier first),
 `finish` gives the value and what the derivative needs, `weigh` is the one derivative: jvp gathers it, vjp scatters
@@ -37,6 +37,7 @@ from .scalar import (
 
 Ties = Literal["first", "last", "all", "split"]
 Nan = Literal["propagate", "ignore"]
+Among = Literal["smallest", "first"]  # which of several modes
 Kind = Literal["bool", "integer", "real", "complex"]  # of elements
 KINDS: tuple[Kind, ...] = get_args(Kind)
 
@@ -65,12 +66,14 @@ class Law:
     params: tuple[Any, ...] = ()
     kinds: tuple[Kind, ...] = KINDS  # the elements that it is defined on
     linear: bool = False  # y is a linear function of the taps, so jvp is forward
-    winners: Literal["one", "all", "split"] | None = None  # y is one of the taps: who among equals has the derivative
+    picks: bool = False  # y is one of the taps, so zeros that count tie with them
+    winners: Literal["one", "all", "split"] | None = None  # of those that pick: who among equals has the derivative
     first: Law | None = None  # where equals share the derivative: the same law with one winner, the first
     divides: bool = False  # by what each output counts, so the values of integers are rounded
     zero_is_neutral: bool = False  # a tap that is 0 changes nothing
     curvature: Callable[[Any], Any] | None = None  # phi''/phi' of a law with phi(y) = sum_t phi(x_t): its second order
     pole_at_zero: bool = False  # of that curvature
+    no_derivative: str = ""  # why there is none, for an error
     built_in: bool = False  # ndpool's own: its mistakes are not the user's
 
     @property
@@ -141,8 +144,62 @@ def _extreme(name: str, above: Callable[[Any, Any], bool], ends: Callable[..., A
         name,
         (ties, nan),
         kinds=("bool", "integer", "real"),
+        picks=True,
         winners=ties if ties == "all" or ties == "split" else "one",
         first=_extreme(name, above, ends, "first", nan) if ties in ("all", "split") else None,
+        built_in=True,
+    )
+
+
+# -- mode: the most frequent tap -----------------------------------------------------------------------------------
+
+COUNTED = "a mode is the most frequent value and has no derivative; keep it out of what is differentiated"
+
+
+@lru_cache(typed=True)
+def mode(ties: Among = "smallest") -> Law:
+    """The tap that most taps are equal to. State: each value and how often it occurs, in the order of appearance.
+
+        merge(((a, 2), (b, 1)), ((b, 1), (c, 1))) = ((a, 2), (b, 2), (c, 1))
+
+    ties="smallest": the smallest of the most frequent; "first": the one that appears first in row-major order.
+    """
+    if ties not in get_args(Among):
+        raise PoolError(f"ties={ties!r} is not a rule; use one of {', '.join(map(repr, get_args(Among)))}")
+
+    def lift(x: Any, t: int | None) -> Any:
+        if isinstance(x, (Dual, Interval)):
+            raise PoolTypeError(f"a mode counts equals, of which {type(x).__name__} has none; give it plain scalars")
+        return ((x, 1),)
+
+    def merge(a: Any, b: Any) -> Any:
+        counts = list(a)
+        for x, n in b:
+            at = next((i for i, (y, _) in enumerate(counts) if y == x), None)
+            if at is None:
+                counts.append((x, n))
+            else:
+                counts[at] = (counts[at][0], counts[at][1] + n)
+        return tuple(counts)
+
+    def finish(state: Any, count: int) -> tuple[Any, None]:
+        most = max(n for _, n in state)
+        modes = [x for x, n in state if n == most]
+        return (min(modes) if ties == "smallest" else modes[0]), None
+
+    def weigh(g: Any, x: Any, t: int, residual: Any) -> Any:
+        raise PoolTypeError(COUNTED)
+
+    return Law(
+        lift,
+        merge,
+        finish,
+        weigh,
+        "mode",
+        (ties,),
+        kinds=("bool", "integer"),
+        picks=True,
+        no_derivative=COUNTED,
         built_in=True,
     )
 

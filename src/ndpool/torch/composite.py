@@ -185,6 +185,26 @@ def _extreme(x: Tensor, passes: Passes, pooling: Pooling, ties: str, nan: str) -
     return _or_zero(y, reads)
 
 
+def _mode(x: Tensor, passes: Passes, pooling: Pooling, ties: str) -> Tensor:
+    """All taps along a new first axis, row-major, and sorted: a run of equals is counted into one place."""
+    reads = _where_read(passes, x)
+    taps = (x.to(torch.uint8) if x.dtype is torch.bool else x)[None]
+    there = torch.ones((1,) * taps.ndim, dtype=torch.bool, device=x.device)
+    for a, axis in reversed(passes):
+        lay, read = _taps(axis, a, x)
+        laid, read = lay(taps), read.reshape((1,) * (taps.ndim + 1 - read.ndim) + read.shape)
+        taps = laid.movedim(a, 1).flatten(0, 1)
+        there = (there[:, None] & read.movedim(a, 1)).flatten(0, 1)
+    taps, order = taps.sort(dim=0, stable=True)
+    there = there.expand(taps.shape).gather(0, order)
+    run = torch.cat([torch.zeros_like(order[:1]), (taps[1:] != taps[:-1]).cumsum(0)])
+    count = torch.zeros_like(order).scatter_add(0, run, there.long()).gather(0, run)
+    often = there & (count == count.amax(0, keepdim=True))
+    place = torch.where(often, order if ties == "first" else run, len(taps))
+    y = taps.gather(0, place.argmin(0, keepdim=True))[0]
+    return _or_zero(y, reads).to(x.dtype)
+
+
 def _total(x: Any, passes: Passes) -> Any:
     for a, axis in passes:
         lay, there = _taps(axis, a, x)
@@ -250,6 +270,7 @@ EXTREMES: dict[str, tuple[Callable[..., Tensor], float]] = {
 LAWS: dict[str, Callable[..., Tensor]] = {
     "max": _extreme,
     "min": _extreme,
+    "mode": _mode,
     "sum": _sum,
     "mean": _sum,
     "smooth_max": _smooth_max,
