@@ -1,9 +1,10 @@
 // Derivatives of a max from its residual, the index of each output's winning tap: jvp takes the winners' tangents, vjp
 // adds each output's cotangent to its winner. No law, and no look at x. Where few taps meet, vectors are compared with
-// one tap after another (by_winner_few.h); otherwise each output looks its winner up (tap_offsets.h). Either way an
+// one tap after another (by_winner_few.h); otherwise each output looks its winner up (scatter_winners.h). Either way an
 // input adds up its readers in the outputs' order, so the bits are the same.
 #include "by_winner_few.h"
 #include "families.h"
+#include "scatter_winners.h"
 
 namespace ndpool::NDPOOL_SET {
 namespace {
@@ -28,6 +29,13 @@ inline i64 outputs_of(const Plan &p, const Part &of) {
   return n;
 }
 
+// No input has two readers.
+inline bool read_alone(const Plan &p) {
+  bool alone = true;
+  for (int i = 0; i < p.rank; i++) alone = alone && p.readers[i].most_taps == 1;
+  return alone;
+}
+
 // A band of inputs adds up what its readers have for it, in their order; what they have for other bands is left alone.
 template <class T> Outcome vjp(Job &job, i64 unit, Arena &arena) {
   const Plan &p = *job.plan;
@@ -42,29 +50,45 @@ template <class T> Outcome vjp(Job &job, i64 unit, Arena &arena) {
   bool compares = CompareReaders<T>::serves(p), in_place = as_they_are<T>(job.tangent_type, false);
   TapOffsets taps(p, strides, compares ? 0 : outputs, scratch);
   OutputRows rows(taps, compares ? Part{} : Part{.tile = 0, .tiles = 1, .from = span.first, .to = span.last}, scratch);
+  i64 side = compares || !taps.table || p.lanes > 1 || of.tiles < SIDE_BY_SIDE ? 1 : SIDE_BY_SIDE;
   CompareReaders<T> compare(p, of, span);
-  T *room = scratch.take<T>(outputs), *converted = in_place ? nullptr : scratch.take<T>(extent);
+  T *room = scratch.take<T>(outputs), *converted = in_place ? nullptr : scratch.take<T>(side * extent);
   if (compares) compare.reserve(scratch);
+  if (scratch.failed) return Outcome::no_memory;
+  Places places(taps, rows, taps.table && (side > 1 || !rows.even), scratch);
   if (scratch.failed) return Outcome::no_memory;
   const T *dy = Region<T>(p, job.a, job.tangent_type, false, readers, sizes, span.first).all(room);
   readers.tiles = 1;
   const char *residual = job.x.data + dense_offset(p, readers, false) * p.residual_bytes;
-  char *to = job.y.data + (of.tile * inputs + begin) * size;
-  for (i64 t = 0; t < of.tiles; t++, dy += a_tile, residual += a_tile * p.residual_bytes, to += inputs * size) {
+  auto look_up = [&](const char *residual, const T *dy, T *dx) {
+    std::memset(dx, 0, size_t(side * extent) * sizeof(T));
+    if (!taps.table)
+      return each_winner(
+          taps, rows, residual, 1,
+          [&](i64 o, i64 position) INLINE_LAMBDA {
+            if (uint64_t(position - begin) < uint64_t(extent)) dx[position - begin] += dy[o];
+          },
+          [](i64) INLINE_LAMBDA {});
+    with_residual(p, [&](auto kind) {
+      using R = decltype(kind);
+      if constexpr (sizeof(R) <= 2) {
+        const R *winners = reinterpret_cast<const R *>(residual);
+        Scatter<T, R> scatter{taps, begin, extent, extent != inputs, read_alone(p)};
+        side > 1    ? scatter.tiles(places, winners, dy, dx, a_tile)
+        : rows.even ? scatter.tile(rows, winners, dy, dx)
+                    : scatter.tile(places, winners, dy, dx);
+      }
+    });
+  };
+  for (i64 next = 0; next < of.tiles; next += side) {
+    i64 t = least(next, of.tiles - side);  // the last ones perhaps once more
+    char *to = job.y.data + ((of.tile + t) * inputs + begin) * size;
     T *dx = in_place ? reinterpret_cast<T *>(to) : converted;
-    auto scatter = [&](auto add) INLINE_LAMBDA {
-      std::memset(dx, 0, size_t(extent) * sizeof(T));
-      each_winner(taps, rows, residual, 1, add, [](i64) INLINE_LAMBDA {});
-    };
     if (compares)
-      compare.run(reinterpret_cast<const uint8_t *>(residual), dy, dx);
-    else if (extent == inputs)
-      scatter([&](i64 o, i64 position) INLINE_LAMBDA { dx[position] += dy[o]; });
+      compare.run(reinterpret_cast<const uint8_t *>(residual + t * a_tile), dy + t * a_tile, dx);
     else
-      scatter([&](i64 o, i64 position) INLINE_LAMBDA {
-        if (uint64_t(position - begin) < uint64_t(extent)) dx[position - begin] += dy[o];
-      });
-    if (!in_place) deliver<T>(to, job.tangent_type, dx, extent, false);
+      look_up(residual + t * a_tile * p.residual_bytes, dy + t * a_tile, dx);
+    if (!in_place) deliver<T>(to, job.tangent_type, dx, side * extent, false);
   }
   return Outcome::done;
 }

@@ -197,6 +197,25 @@ def test_windows_around_those_whose_taps_are_compared_one_by_one(law: Law) -> No
             agree(Window((*axes, each(5))), law, note=(kernel, strides, "lanes"))
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("tiles", [1, 2, 3, 4, 5, 9])
+@pytest.mark.parametrize(("kernel", "stride"), [(5, 1), (7, 3), (4, 4)])
+def test_inputs_add_up_their_readers_in_the_outputs_order(kernel: int, stride: int, tiles: int, dtype: str) -> None:
+    """Four tiles go side by side, else four rows, so far apart that they never meet."""
+    rng = np.random.default_rng(tiles)
+    lag = -(-kernel // stride)
+    for outputs in around(6 * lag):
+        rows, row = slide(9 * stride, kernel, stride, (2, 1)), slide(outputs * stride + kernel - stride, kernel, stride)
+        tall = slide(60_000 // row.size, kernel, stride, (1, 1))  # cut into bands
+        for axes in ((each(tiles), rows, row), (each(tiles), row, rows), (tall, row), (rows, row, each(tiles))):
+            window = Window(axes)
+            x, dy = rng.integers(0, 3, window.shape).astype(dtype), rng.normal(size=window.out_shape).astype(dtype)
+            places = native.winners(window, MAX, x, tuple(range(len(axes))))[1]
+            want = np.zeros(x.size, dtype)
+            np.add.at(want, places.ravel(), dy.ravel())  # one after another
+            assert_same_bits(native.linearize(window, MAX, x).vjp(dy).ravel(), want, (outputs, window.shape))
+
+
 def test_rows_of_few_outputs() -> None:
     """Beyond whose ends nobody won: from 4 outputs on."""
     for outputs in (1, 2, 3, 4, 5):
