@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from .ome import Image
 
 METHODS: dict[str, Callable[..., Op]] = {
-    "mean": ops.AvgPool, "max": ops.MaxPool, "min": ops.MinPool, "sum": ops.SumPool,
+    "mean": ops.AvgPool, "max": ops.MaxPool, "min": ops.MinPool, "sum": ops.SumPool, "mode": ops.ModePool,
 }  # fmt: skip
 SPATIAL = 3  # how many of the last axes are space where nobody says
 FEW = 4  # as many entries as a last axis of colours may have
