@@ -8,18 +8,17 @@ axes, and all grids can be looked at: larger tiles decode fewer chunks twice, sm
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import product
 from typing import Any
 
 import numpy as np
 
 from ..errors import PoolError
-from .store import Slices
+from .store import Slices, shape_of
 
 LEAST, TARGET = 1 << 20, 64 << 20  # bytes that a tile holds where nothing else decides
-SAMPLED = 128  # tiles per axis that are looked at; all, if there are no more
+SAMPLED = 128  # tiles per axis that are looked at to compare grids; all, if there are no more
 MOST = 2**20  # grids that are compared
 
 
@@ -86,36 +85,52 @@ class Plan:
 
 def tile_bytes(needs: tuple[Need, ...], tile: Slices) -> int:
     """The memory of one tile in work."""
-    parts = [need.part(tile) for need in needs]
-    held = (
-        need.itemsize * math.prod(one.stop - one.start for one in part) for need, part in zip(needs, parts, strict=True)
-    )
+    return _bytes(needs, [need.part(tile) for need in needs])
+
+
+def _bytes(needs: tuple[Need, ...], parts: list[Slices]) -> int:
+    """The memory of these parts, and the most that reading or writing one of them takes besides."""
+    held = (need.itemsize * math.prod(shape_of(part)) for need, part in zip(needs, parts, strict=True))
     working = (need.working(part) for need, part in zip(needs, parts, strict=True))
     return int(sum(held) + max(working, default=0))
 
 
 def choose(shape: tuple[int, ...], unit: tuple[int, ...], needs: tuple[Need, ...], memory: int, most: int) -> Plan:
-    """The grid of tiles of whole units that costs least, with up to `most` tiles at a time in that much memory."""
+    """The plan that costs least, of tiles of whole units, up to `most` of them at a time in that much memory.
+
+    The cost is what each worker reads: bytes_read / at_a_time. So more memory never costs more.
+    """
     if not math.prod(shape):
         return Plan(Grid(shape, tuple(max(1, n) for n in shape)), 1, 0, 0, 0)
     candidates = _candidates(shape, unit)
     axes = [[_costs(n, t, a, needs) for t in sizes] for a, (n, sizes) in enumerate(zip(shape, candidates, strict=True))]
-    held, chunks, read = (_products(axes, needs, which) for which in ("held", "touched", "decoded"))
-    counts = _outer([np.array([cost.tiles for cost in costs], float) for costs in axes])
+    held, chunks, read = (_products(axes, needs, which).ravel() for which in ("held", "touched", "decoded"))
+    counts = _outer([np.array([cost.tiles for cost in costs], float) for costs in axes]).ravel()
     wanted = min(max(held.max() / (4 * most), LEAST), TARGET)  # some tiles for each worker, so that none is left alone
+    size = np.abs(np.log2(np.maximum(held, 1) / wanted)).round(1)
+
+    def grid(i: int) -> Grid:
+        where = np.unravel_index(i, [len(sizes) for sizes in candidates])
+        return Grid(shape, tuple(sizes[k] for sizes, k in zip(candidates, where, strict=True)))
+
+    best, least = None, math.inf
     for at_a_time in range(most, 0, -1):
-        fits = np.flatnonzero(held.ravel() * at_a_time <= memory)
-        idle = np.maximum(at_a_time - counts.ravel()[fits], 0)
-        size = np.abs(np.log2(np.maximum(held.ravel()[fits], 1) / wanted)).round(1)
-        for flat in fits[np.lexsort((size, read.ravel()[fits], idle))]:
-            where = np.unravel_index(flat, held.shape)
-            grid = Grid(shape, tuple(sizes[i] for sizes, i in zip(candidates, where, strict=True)))
-            needed = largest(grid, needs)
+        costs = read / np.minimum(at_a_time, counts)
+        if costs.min() >= least:
+            break  # fewer at a time cannot cost less
+        fits = np.flatnonzero(held * at_a_time <= memory)
+        for i in fits[np.lexsort((size[fits], costs[fits]))].tolist():
+            if costs[i] >= least:
+                break
+            needed = largest(grid(i), needs)
             if needed * at_a_time <= memory:
-                return Plan(
-                    grid, min(at_a_time, len(grid)), needed, round(chunks.ravel()[flat]), round(read.ravel()[flat])
-                )
-    raise TooLittle(largest(Grid(shape, tuple(sizes[0] for sizes in candidates)), needs))
+                at_once = min(at_a_time, round(counts[i]))
+                best, least = Plan(grid(i), at_once, needed, round(chunks[i]), round(read[i])), costs[i]
+                break
+    if best is None:
+        smallest = largest(grid(0), needs)
+        raise TooLittle(min(largest(grid(i), needs) for i in np.flatnonzero(held <= smallest).tolist()))
+    return best
 
 
 class TooLittle(PoolError):
@@ -134,14 +149,21 @@ def measure(grid: Grid, needs: tuple[Need, ...], at_a_time: int) -> Plan:
 
 
 def largest(grid: Grid, needs: tuple[Need, ...]) -> int:
-    """The most memory that one of the tiles takes: of the first, the last, and some between along each axis."""
+    """What no tile takes more memory than: along each axis, the longest span counts."""
     if not len(grid):
         return 0
-    picks = []
-    for n, t in zip(grid.shape, grid.tile, strict=True):
-        tiles = -(-n // t)
-        picks.append([slice(k * t, min(n, (k + 1) * t)) for k in sorted({0, min(1, tiles - 1), tiles // 2})])
-    return max(tile_bytes(needs, tile) for tile in product(*picks))
+    parts = [
+        tuple(_longest(need, a, n, t) for a, (n, t) in enumerate(zip(grid.shape, grid.tile, strict=True)))
+        for need in needs
+    ]
+    return _bytes(needs, parts)
+
+
+def _longest(need: Need, a: int, n: int, t: int) -> slice:
+    """Of tiles of t positions along an axis of n, the longest span."""
+    spans = (need.span(a, k * t, min(n, (k + 1) * t)) for k in _some(-(-n // t), 32 * SAMPLED))
+    longest = max(spans, key=len)
+    return slice(longest.start, longest.stop)
 
 
 # -- what grids cost ---------------------------------------------------------------------------------------------------
@@ -174,7 +196,7 @@ def _candidates(shape: tuple[int, ...], unit: tuple[int, ...]) -> list[list[int]
 
 def _costs(n: int, t: int, a: int, needs: tuple[Need, ...]) -> _Cost:
     tiles = -(-n // t)
-    picked = sorted({round(i * (tiles - 1) / max(1, min(tiles, SAMPLED) - 1)) for i in range(min(tiles, SAMPLED))})
+    picked = _some(tiles, SAMPLED)
     scale = tiles / len(picked)
     held, touched, decoded = [], [], []
     for need in needs:
@@ -185,6 +207,11 @@ def _costs(n: int, t: int, a: int, needs: tuple[Need, ...]) -> _Cost:
         touched.append(sum(pieces) * scale)
         decoded.append(sum(pieces) * scale * chunk)
     return _Cost(tiles, tuple(held), tuple(touched), tuple(decoded))
+
+
+def _some(n: int, most: int) -> Sequence[int]:
+    """All of range(n), or `most` of it: the first, the last, and those between as evenly as can be."""
+    return range(n) if n <= most else [round(i * (n - 1) / (most - 1)) for i in range(most)]
 
 
 def _products(axes: list[list[_Cost]], needs: tuple[Need, ...], which: str) -> Any:
