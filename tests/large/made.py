@@ -15,6 +15,8 @@ import ndpool
 from ndpool.large.held import Held
 from ndpool.large.store import Like, Slices, Store, create_store, cut, whole
 
+from .. import cases  # noqa: F401, hypothesis' profile
+
 # -- records -----------------------------------------------------------------------------------------------------------
 
 SLIDING: dict[str, Any] = {
@@ -32,14 +34,12 @@ def records(draw: st.DrawFn, shape: tuple[int, ...], laws: tuple[str, ...] = tup
     if form == "whole":
         return ndpool.GlobalMaxPool(axes=axes, keepdims=draw(st.booleans()))
     kernel = tuple(draw(st.integers(1, shape[a])) for a in axes)
-    dilation = tuple(
-        draw(st.integers(1, max(1, (shape[a] - 1) // max(1, k - 1)))) for a, k in zip(axes, kernel, strict=True)
-    )
+    reach = [(shape[a] - 1) // max(1, k - 1) for a, k in zip(axes, kernel, strict=True)]
     return SLIDING[draw(st.sampled_from(laws))](
         kernel,
         stride=tuple(draw(st.integers(1, 5)) for _ in axes),
         padding=tuple(draw(st.integers(0, k // 2)) for k in kernel),
-        dilation=dilation,
+        dilation=tuple(draw(st.integers(1, max(1, most))) for most in reach),
         ceil_mode=draw(st.booleans()),
         axes=axes,
     )  # fmt: skip
