@@ -24,6 +24,7 @@ from .progress import Progress, shown
 from .progress import size as how_much
 from .report import Report, Sweep
 from .result import Result, resumed, unfinished
+from .shared import Shared
 from .store import Slices, Store, remove
 from .targets import Target
 from .tiles import Grid, Plan, TooLittle, choose, measure
@@ -87,7 +88,7 @@ def carry_out(job: Job, how: How) -> Report:
             job.result.check(how.overwrite)
         grids = None if before is None else [Grid(tuple(shape), tuple(tile)) for _, shape, tile in before["sweeps"]]
         works = job.works(None if before is None else [number for number, _, _ in before["sweeps"]])
-        report = _planned(job.result.place, works, memory, most, grids)
+        report = _planned(job.result.place, works, memory, most, grids, how.cluster is None)
         total = report.tiles
         if how.dry_run:
             return replace(report, made=0)
@@ -108,16 +109,18 @@ def carry_out(job: Job, how: How) -> Report:
 # -- planning ----------------------------------------------------------------------------------------------------------
 
 
-def _planned(place: Path, works: Sequence[Work], memory: int, most: int, grids: list[Grid] | None) -> Report:
+def _planned(
+    place: Path, works: Sequence[Work], memory: int, most: int, grids: list[Grid] | None, shares: bool
+) -> Report:
     """Every sweep's plan, on these grids if there are some from before, and what all of it takes."""
     free = room(memory)
     held, sweeps = memory - free, []
     for i, work in enumerate(works):
         try:
             if grids is None:
-                plan = choose(work.shape, work.unit, work.needs, free, most)
+                plan = choose(work.shape, work.unit, work.needs, free, most, shares)
             else:
-                plan = _affordable(grids[i], work, free, most)
+                plan = measure(grids[i], work.needs, free, most, shares)
         except TooLittle as error:
             least = -(-(held + error.needed) >> 20)
             raise PoolError(
@@ -125,17 +128,9 @@ def _planned(place: Path, works: Sequence[Work], memory: int, most: int, grids: 
                 f"process holds {how_much(held)}; use memory={least}MiB or more, or smaller chunks"
             ) from None
         sweeps.append(Sweep(plan, work.sources, work.targets))
-    peak = held + max(one.plan.at_a_time * one.plan.tile_bytes for one in sweeps)
+    peak = held + max(one.plan.bytes for one in sweeps)
     tiles = sum(len(one.plan.grid) for one in sweeps)
     return Report(str(place), tuple(sweeps), memory, peak, tiles, 0)
-
-
-def _affordable(grid: Grid, work: Work, memory: int, most: int) -> Plan:
-    plan = measure(grid, work.needs, most)
-    for at_a_time in range(plan.at_a_time, 0, -1):
-        if at_a_time * plan.tile_bytes <= memory:
-            return replace(plan, at_a_time=at_a_time)
-    raise TooLittle(plan.tile_bytes)
 
 
 def room(memory: int) -> int:
@@ -207,6 +202,8 @@ def _sweep(
     number: int, work: Work, plan: Plan, stores: Sequence[Store], journal: Journal, progress: Progress, how: How
 ) -> None:
     """All tiles of one sweep that are not in the journal, a few at a time."""
+    if plan.shared_bytes:
+        work = _sharing(work, plan, lambda tile: (number, tile) in journal.finished)
     left = (tile for tile in range(len(plan.grid)) if (number, tile) not in journal.finished)
     running: dict[Future[None], int] = {}
     with _workers(plan, how) as (workers, at_a_time):
@@ -219,6 +216,16 @@ def _sweep(
             failed = sys.exc_info()[0] is not None
             while running:
                 _collect(running, number, plan, journal, progress, failed)
+
+
+def _sharing(work: Work, plan: Plan, finished: Callable[[int], bool]) -> Work:
+    """The same work, whose tiles keep pieces of the chunks they decode for one another."""
+    sources = [
+        Shared(source, need, plan.grid, finished, plan.shared_bytes // len(work.sources))
+        for source, need in zip(work.sources, [need for need in work.needs if need.read], strict=True)
+        if isinstance(source, Store)
+    ]
+    return work.on(*sources)
 
 
 def _tile(work: Work, tile: Slices, stores: Sequence[Store]) -> None:

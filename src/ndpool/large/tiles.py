@@ -8,19 +8,19 @@ axes, and all grids can be looked at: larger tiles decode fewer chunks twice, sm
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import product
 from typing import Any
 
 import numpy as np
 
 from ..errors import PoolError
-from .store import Slices
+from .store import Slices, shape_of
 
 LEAST, TARGET = 1 << 20, 64 << 20  # bytes that a tile holds where nothing else decides
-SAMPLED = 128  # tiles per axis that are looked at; all, if there are no more
+SAMPLED = 128  # tiles per axis that are looked at to compare grids; all, if there are no more
 MOST = 2**20  # grids that are compared
+DIAGONAL = 1.25  # pieces for tiles that differ along several axes are kept for each of them
 
 
 @dataclass(frozen=True)
@@ -35,6 +35,7 @@ class Need:
     span: Callable[[int, int, int], range]
     working: Callable[[Slices], int]
     read: bool = True
+    encoded: bool = False  # whether reading decodes, so that a piece of a chunk is worth keeping
 
     def part(self, tile: Slices) -> Slices:
         spans = (self.span(a, one.start, one.stop) for a, one in enumerate(tile))
@@ -86,35 +87,58 @@ class Plan:
     tile_bytes: int  # the memory of one tile in work: what it reads and makes, decoded, and beside that
     chunks_read: int  # chunks decoded, each as often as a tile takes some of it
     bytes_read: int  # in those
+    shared_bytes: int = 0  # memory for pieces of chunks that wait for their tiles; then each chunk is decoded once
+
+    @property
+    def bytes(self) -> int:
+        """All the memory that it takes."""
+        return self.at_a_time * self.tile_bytes + self.shared_bytes
 
 
 def tile_bytes(needs: tuple[Need, ...], tile: Slices) -> int:
     """The memory of one tile in work."""
-    return sum(need.held(tile) + need.working(need.part(tile)) for need in needs)
+    return _bytes(needs, [need.part(tile) for need in needs])
 
 
-def choose(shape: tuple[int, ...], unit: tuple[int, ...], needs: tuple[Need, ...], memory: int, most: int) -> Plan:
-    """The grid of tiles of whole units that costs least, with up to `most` tiles at a time in that much memory."""
+def _bytes(needs: tuple[Need, ...], parts: list[Slices]) -> int:
+    """The memory of these parts, and what reading or writing them takes besides."""
+    held = (need.itemsize * math.prod(shape_of(part)) for need, part in zip(needs, parts, strict=True))
+    working = (need.working(part) for need, part in zip(needs, parts, strict=True))
+    return int(sum(held) + sum(working))
+
+
+def choose(
+    shape: tuple[int, ...], unit: tuple[int, ...], needs: tuple[Need, ...], memory: int, most: int, shares: bool = True
+) -> Plan:
+    """The plan that costs least, of tiles of whole units, up to `most` of them at a time in that much memory.
+
+    The cost is what each worker reads: bytes_read / at_a_time. So more memory never costs more. `shares`: whether tiles
+    can keep pieces of chunks for one another.
+    """
     if not math.prod(shape):
         return Plan(Grid(shape, tuple(max(1, n) for n in shape)), 1, 0, 0, 0)
-    candidates = _candidates(shape, unit)
-    axes = [[_costs(n, t, a, needs) for t in sizes] for a, (n, sizes) in enumerate(zip(shape, candidates, strict=True))]
-    held, chunks, read = (_products(axes, needs, which) for which in ("held", "touched", "decoded"))
-    counts = _outer([np.array([cost.tiles for cost in costs], float) for costs in axes])
+    grids = _Grids(shape, _candidates(shape, unit), needs, shares)
+    counts, held = grids.counts, grids.held
     wanted = min(max(held.max() / (4 * most), LEAST), TARGET)  # some tiles for each worker, so that none is left alone
+    size = np.abs(np.log2(np.maximum(held, 1) / wanted)).round(1)
+    best, least = None, math.inf
     for at_a_time in range(most, 0, -1):
-        fits = np.flatnonzero(held.ravel() * at_a_time <= memory)
-        idle = np.maximum(at_a_time - counts.ravel()[fits], 0)
-        size = np.abs(np.log2(np.maximum(held.ravel()[fits], 1) / wanted)).round(1)
-        for flat in fits[np.lexsort((size, read.ravel()[fits], idle))]:
-            where = np.unravel_index(flat, held.shape)
-            grid = Grid(shape, tuple(sizes[i] for sizes, i in zip(candidates, where, strict=True)))
-            needed = largest(grid, needs)
-            if needed * at_a_time <= memory:
-                return Plan(
-                    grid, min(at_a_time, len(grid)), needed, round(chunks.ravel()[flat]), round(read.ravel()[flat])
-                )
-    raise TooLittle(largest(Grid(shape, tuple(sizes[0] for sizes in candidates)), needs))
+        workers = np.minimum(at_a_time, counts)
+        if (grids.once / workers).min() >= least:
+            break  # fewer at a time cannot cost less
+        costs = np.where(held * at_a_time + grids.shared <= memory, grids.once, grids.read) / workers
+        fits = np.flatnonzero(held * at_a_time <= memory)
+        for i in fits[np.lexsort((size[fits], costs[fits]))].tolist():
+            if costs[i] >= least:
+                break
+            plan = grids.plan(i, min(at_a_time, round(counts[i])), memory)
+            if plan is not None and plan.bytes_read / plan.at_a_time < least:
+                best, least = plan, plan.bytes_read / plan.at_a_time
+                break
+    if best is None:
+        smallest = largest(grids.grid(0), needs)
+        raise TooLittle(min(largest(grids.grid(i), needs) for i in np.flatnonzero(held <= smallest).tolist()))
+    return best
 
 
 class TooLittle(PoolError):
@@ -125,36 +149,93 @@ class TooLittle(PoolError):
         self.needed = needed
 
 
-def measure(grid: Grid, needs: tuple[Need, ...], at_a_time: int) -> Plan:
-    """The plan of a grid that was chosen before."""
-    axes = [[_costs(n, t, a, needs)] for a, (n, t) in enumerate(zip(grid.shape, grid.tile, strict=True))]
-    chunks, read = (round(float(_products(axes, needs, which).sum())) for which in ("touched", "decoded"))
-    return Plan(grid, min(at_a_time, max(1, len(grid))), largest(grid, needs), chunks, read)
+def measure(grid: Grid, needs: tuple[Need, ...], memory: int, most: int, shares: bool = True) -> Plan:
+    """The plan of a grid that was chosen before: as many tiles at a time as there is memory for, up to `most`."""
+    grids = _Grids(grid.shape, [[t] for t in grid.tile], needs, shares)
+    for at_a_time in range(min(most, max(1, len(grid))), 0, -1):
+        plan = grids.plan(0, at_a_time, memory)
+        if plan is not None:
+            return plan
+    raise TooLittle(largest(grid, needs))
 
 
 def largest(grid: Grid, needs: tuple[Need, ...]) -> int:
-    """The most memory that one of the tiles takes: of the first, the last, and some between along each axis."""
+    """What no tile takes more memory than: along each axis, the longest span counts."""
     if not len(grid):
         return 0
-    picks = []
-    for n, t in zip(grid.shape, grid.tile, strict=True):
-        tiles = -(-n // t)
-        picks.append([slice(k * t, min(n, (k + 1) * t)) for k in sorted({0, min(1, tiles - 1), tiles // 2})])
-    return max(tile_bytes(needs, tile) for tile in product(*picks))
+    parts = [
+        tuple(_longest(need, a, n, t) for a, (n, t) in enumerate(zip(grid.shape, grid.tile, strict=True)))
+        for need in needs
+    ]
+    return _bytes(needs, parts)
+
+
+def _longest(need: Need, a: int, n: int, t: int) -> slice:
+    """Of tiles of t positions along an axis of n, the longest span."""
+    spans = (need.span(a, k * t, min(n, (k + 1) * t)) for k in _some(-(-n // t), 32 * SAMPLED))
+    longest = max(spans, key=len)
+    return slice(longest.start, longest.stop)
 
 
 # -- what grids cost ---------------------------------------------------------------------------------------------------
 
 
+class _Grids:
+    """Many grids, numbered, and what each costs; an entry of each array is a grid's.
+
+    `held` is the memory of a tile, `read` the bytes that are decoded where every tile reads for itself, and `once`
+    where tiles keep pieces for others, which takes `shared` bytes: those that wait for tiles further on along an axis,
+    of the present tile along the axes before it and of all tiles along those after it.
+    """
+
+    def __init__(self, shape: tuple[int, ...], sizes: list[list[int]], needs: tuple[Need, ...], shares: bool) -> None:
+        self.shape, self.sizes, self.needs = shape, sizes, needs
+        axes = [[_costs(n, t, a, needs) for t in some] for a, (n, some) in enumerate(zip(shape, sizes, strict=True))]
+        self.counts = _outer([np.array([cost.tiles for cost in costs], float) for costs in axes]).ravel()
+        none = np.zeros(len(self.counts))
+        self.held, self.read, self.once, self.shared, self.chunks, self.chunks_once = (none for _ in range(6))
+        for i, need in enumerate(needs):
+            along = {
+                which: [np.array([getattr(cost, which)[i] for cost in costs], float) for costs in axes]
+                for which in ("held", "touched", "once", "all", "ahead")
+            }
+            self.held = self.held + need.itemsize * _outer(along["held"]).ravel()
+            if not need.read:
+                continue
+            chunk = need.itemsize * math.prod(need.chunks)
+            touched, once = (_outer(along[which]).ravel() for which in ("touched", "once"))
+            once = np.minimum(touched, once) if shares and need.encoded else touched
+            self.chunks, self.chunks_once = self.chunks + touched, self.chunks_once + once
+            self.read, self.once = self.read + chunk * touched, self.once + chunk * once
+            for a in range(len(shape) if shares and need.encoded else 0):
+                waiting = _outer([*along["held"][:a], along["ahead"][a], *along["all"][a + 1 :]]).ravel()
+                self.shared = self.shared + DIAGONAL * need.itemsize * waiting
+
+    def grid(self, i: int) -> Grid:
+        where = np.unravel_index(i, [len(some) for some in self.sizes])
+        return Grid(self.shape, tuple(some[k] for some, k in zip(self.sizes, where, strict=True)))
+
+    def plan(self, i: int, at_a_time: int, memory: int) -> Plan | None:
+        """The plan of that grid, if there is memory for so many tiles at a time."""
+        grid, shared = self.grid(i), math.ceil(self.shared[i])
+        needed = largest(grid, self.needs)
+        if needed * at_a_time > memory:
+            return None
+        if shared and needed * at_a_time + shared <= memory:
+            return Plan(grid, at_a_time, needed, round(self.chunks_once[i]), round(self.once[i]), shared)
+        return Plan(grid, at_a_time, needed, round(self.chunks[i]), round(self.read[i]))
+
+
 @dataclass(frozen=True)
 class _Cost:
-    """Of one size of tiles along one axis, for each need: the longest span, and over all tiles the chunks that are
-    touched and the positions in them."""
+    """Of one size of tiles along one axis, for each need."""
 
     tiles: int
-    held: tuple[float, ...]
-    touched: tuple[float, ...]
-    decoded: tuple[float, ...]
+    held: tuple[float, ...]  # the longest span
+    touched: tuple[float, ...]  # chunks, each as often as a tile touches it
+    once: tuple[float, ...]  # chunks, each once
+    all: tuple[float, ...]  # positions, from the first to the last
+    ahead: tuple[float, ...]  # positions of tiles further on, at most, in chunks that a tile or those before it touch
 
 
 def _candidates(shape: tuple[int, ...], unit: tuple[int, ...]) -> list[list[int]]:
@@ -173,27 +254,44 @@ def _candidates(shape: tuple[int, ...], unit: tuple[int, ...]) -> list[list[int]
 
 def _costs(n: int, t: int, a: int, needs: tuple[Need, ...]) -> _Cost:
     tiles = -(-n // t)
-    picked = sorted({round(i * (tiles - 1) / max(1, min(tiles, SAMPLED) - 1)) for i in range(min(tiles, SAMPLED))})
+    picked = _some(tiles, SAMPLED)
     scale = tiles / len(picked)
-    held, touched, decoded = [], [], []
+    held, touched, once, whole, ahead = [], [], [], [], []
     for need in needs:
-        spans = [need.span(a, k * t, min(n, (k + 1) * t)) for k in picked]
+
+        def span(k: int, need: Need = need) -> range:
+            return need.span(a, k * t, min(n, (k + 1) * t))
+
         chunk = need.chunks[a] if need.read else 1
-        pieces = [(r.stop - 1) // chunk - r.start // chunk + 1 if len(r) else 0 for r in spans]
+        spans = [span(k) for k in picked]
         held.append(max(map(len, spans)))
-        touched.append(sum(pieces) * scale)
-        decoded.append(sum(pieces) * scale * chunk)
-    return _Cost(tiles, tuple(held), tuple(touched), tuple(decoded))
+        touched.append(sum(_touched(r, chunk) for r in spans) * scale)
+        reach = range(min(r.start for r in spans), max(r.stop for r in spans))
+        once.append(_touched(reach, chunk))
+        whole.append(len(reach))
+        ahead.append(max((_ahead(span, k, tiles, chunk) for k in picked), default=0) if need.encoded else 0)
+    return _Cost(tiles, tuple(held), tuple(touched), tuple(once), tuple(whole), tuple(ahead))
 
 
-def _products(axes: list[list[_Cost]], needs: tuple[Need, ...], which: str) -> Any:
-    """Of every grid, the sum over needs of the product over axes: bytes that are held or read, or chunks."""
-    total: Any = 0.0
-    for i, need in enumerate(needs):
-        if which == "held" or need.read:
-            each = [np.array([getattr(cost, which)[i] for cost in costs], float) for costs in axes]
-            total = total + (1 if which == "touched" else need.itemsize) * _outer(each)
-    return total + np.zeros([len(costs) for costs in axes])
+def _touched(positions: range, chunk: int) -> int:
+    """The chunks that some positions lie in."""
+    return (positions.stop - 1) // chunk - positions.start // chunk + 1 if len(positions) else 0
+
+
+def _ahead(span: Callable[[int], range], k: int, tiles: int, chunk: int) -> int:
+    """Positions of tiles after tile k in the chunks up to its last one."""
+    end, found = -(-span(k).stop // chunk) * chunk, 0
+    for later in range(k + 1, tiles):
+        r = span(later)
+        if r.start >= end:
+            break
+        found += min(end, r.stop) - r.start
+    return found
+
+
+def _some(n: int, most: int) -> Sequence[int]:
+    """All of range(n), or `most` of it: the first, the last, and those between as evenly as can be."""
+    return range(n) if n <= most else [round(i * (n - 1) / (most - 1)) for i in range(most)]
 
 
 def _outer(vectors: list[Any]) -> Any:

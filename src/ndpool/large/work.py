@@ -35,9 +35,9 @@ class Work(ABC):
     def sources(self) -> tuple[Store | Target, ...]:
         """What is read. A target is one of the sweep before, of which there is no store yet."""
 
-    def on(self, source: Store) -> Work:
-        """The same work on a source that is there."""
-        raise AssertionError("this work reads stores")
+    @abstractmethod
+    def on(self, *sources: Store) -> Work:
+        """The same work on other stores, of the same arrays."""
 
     @property
     @abstractmethod
@@ -74,8 +74,8 @@ class Pooling(Work):
     def sources(self) -> tuple[Store | Target, ...]:
         return (self.source,)
 
-    def on(self, source: Store) -> Work:
-        return replace(self, source=source)
+    def on(self, *sources: Store) -> Work:
+        return replace(self, source=sources[0])
 
     @lazy
     def shapes(self) -> tuple[tuple[int, ...], ...]:
@@ -162,6 +162,9 @@ class Jvp(Work):
     def sources(self) -> tuple[Store | Target, ...]:
         return (self.x, self.dx)
 
+    def on(self, *sources: Store) -> Work:
+        return replace(self, x=sources[0], dx=sources[1])
+
     @property
     def shape(self) -> tuple[int, ...]:  # type: ignore[override]
         return self.op.window(self.x.shape).out_shape
@@ -197,6 +200,9 @@ class Vjp(Work):
     @property
     def sources(self) -> tuple[Store | Target, ...]:
         return (self.x, self.dy)
+
+    def on(self, *sources: Store) -> Work:
+        return replace(self, x=sources[0], dy=sources[1])
 
     @property
     def shape(self) -> tuple[int, ...]:  # type: ignore[override]
@@ -250,7 +256,7 @@ def _write(op: Op, x: np.ndarray[Any, Any], store: Store, part: Slices) -> np.nd
 
 
 def _reading(store: Store | Target, span: Any) -> Need:
-    return Need(store.dtype.itemsize, store.chunks, span, store.working)
+    return Need(store.dtype.itemsize, store.chunks, span, store.working, encoded=store.encoded)
 
 
 def _making(target: Target, span: Any) -> Need:
