@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import pickle
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -19,8 +21,8 @@ from hypothesis import strategies as st
 
 import ndpool
 from ndpool import PoolError, PoolTypeError
-from ndpool.pieces import Part, Pieces, cut, edges, meeting
-from ndpool.pieces import values as part_of
+from ndpool.blocks import Blocks, Recipe, cut, edges, meeting
+from ndpool.blocks import values as made
 from ndpool.settings import threads
 from ndpool.spec import Axis, adaptive, each, sliding, whole
 
@@ -234,7 +236,7 @@ def test_the_blocks_that_a_part_meets(data: Any, n: int) -> None:
     assert not holding or (met.start, met[-1]) == (holding[0], holding[-1])
     assert len(met) >= 1
     x = np.arange(n)
-    held = Pieces((inputs[met.start : met.stop + 1],), tuple(x[inputs[i] : inputs[i + 1]] for i in met))
+    held = Blocks((inputs[met.start : met.stop + 1],), tuple(x[inputs[i] : inputs[i + 1]] for i in met))
     assert held[(slice(begin, end),)].tolist() == x[begin:end].tolist()
 
 
@@ -280,7 +282,7 @@ def test_tasks_are_small_and_alike() -> None:
     for y in (HALO(x), HALO.linearize(x).jvp(x), HALO.linearize(x).vjp(x), ndpool.GlobalMaxPool(axes=0)(x[:30])):
         for task in list(keys(y).values())[::97]:
             assert len(pickle.dumps(task)) < 1500
-            assert isinstance(pickle.loads(pickle.dumps(task)).func, Part)
+            assert isinstance(pickle.loads(pickle.dumps(task)).func, Recipe)
     assert HALO(x).name == ndpool.max_pool(x, 3, 1, 1).name  # the same work has the same name
     assert HALO(x).name != replace(HALO, ties="last")(x).name
     assert len(pickle.dumps(HALO(x).dask.layers[HALO(x).name])) < 20_000  # the rule of 900 tasks
@@ -351,7 +353,7 @@ def test_a_part_runs_on_one_thread_and_tells_nobody() -> None:
         return np.full(1, threads())
 
     before = threads()
-    part = Part(asked, HALO, (4, 4), (), ((0, 4), (0, 4)), (((0, 4), (0, 4)),))
+    part = Recipe(asked, HALO, (4, 4), (), ((0, 4), (0, 4)), (((0, 4), (0, 4)),))
     assert part(np.zeros((4, 4))).tolist() == [1]
     assert threads() == before
 
@@ -359,9 +361,9 @@ def test_a_part_runs_on_one_thread_and_tells_nobody() -> None:
 def test_a_mapped_file_is_pooled_as_a_plain_array(tmp_path: Path) -> None:
     np.save(tmp_path / "x.npy", np.arange(64.0).reshape(8, 8))
     x = np.load(tmp_path / "x.npy", mmap_mode="r")
-    part = Part(part_of, ndpool.MaxPool(2), (8, 8), (), ((0, 4), (0, 4)), (((0, 8), (0, 8)),))
+    part = Recipe(made, ndpool.MaxPool(2), (8, 8), (), ((0, 4), (0, 4)), (((0, 8), (0, 8)),))
     assert part(x).tolist() == ndpool.max_pool(np.array(x), 2).tolist()
-    assert type(Pieces(((0, 8), (0, 8)), (x,))[slice(0, 8), slice(0, 8)]) is np.ndarray
+    assert type(Blocks(((0, 8), (0, 8)), (x,))[slice(0, 8), slice(0, 8)]) is np.ndarray
 
 
 # -- what is refused ---------------------------------------------------------------------------------------------------
@@ -386,6 +388,17 @@ def test_what_is_refused_before_anything_is_computed(call: Any, kind: Any, words
     with pytest.raises(kind, match=f"^(max|avg)_pool: {words}"):
         call(counted(da.ones((4, 8), chunks=(4, 4)), seen))
     assert not seen
+
+
+def test_arrays_of_the_query_planner() -> None:
+    code = (
+        "import dask; dask.config.set({'array.query-planning': True})\n"
+        "import dask.array, ndpool\n"
+        "if dask.array.array_expr_enabled(): ndpool.max_pool(dask.array.ones((4, 4)), 2)\n"
+        "else: raise SystemExit('use dask.config.set: this release of dask has no planner')"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert "use dask.config.set" in done.stderr, done.stderr
 
 
 def test_an_error_of_a_task_names_the_function() -> None:

@@ -29,7 +29,7 @@ LAYERS = (
     ("errors", "arithmetic", "arguments", "settings", "suggest", "lazy", "remembered"),
     ("spec",),
     ("engines",),
-    ("op", "forms", "ops", "arrays", "unpool", "slab", "pieces", "record_text", "picture"),
+    ("op", "forms", "ops", "arrays", "unpool", "slab", "blocks", "record_text", "picture"),
     ("api",),
     ("graph",),
     ("__init__", "torch", "jax", "demo", "doctor"),

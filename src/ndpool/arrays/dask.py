@@ -1,7 +1,7 @@
 """dask's arrays, lazily: one task per block of a result, made of those blocks of x that its windows read.
 
 Nothing is rechunked and nothing is computed here. A layer of tasks is a rule: `Pooled` makes those that are asked for.
-What a task does is `pieces.Part`; results have the bits that NumPy gives for the whole array.
+What a task does is `blocks.Recipe`; results have the bits that NumPy gives for the whole array.
 """
 
 from __future__ import annotations
@@ -14,18 +14,16 @@ from typing import TYPE_CHECKING, Any
 
 import dask.array
 import numpy as np
+from dask.array.core import Array
 from dask.base import tokenize
 from dask.highlevelgraph import HighLevelGraph, Layer, MaterializedLayer
 from dask.task_spec import Task, TaskRef
 
 from ..arguments import named
-from ..engines import Linear, dtypes
-from ..errors import PoolError, PoolTypeError
-from ..op import accept
-from ..pieces import (
+from ..blocks import (
     Edges,
     Met,
-    Part,
+    Recipe,
     cotangents,
     edges,
     inputs_met,
@@ -35,6 +33,9 @@ from ..pieces import (
     tangents,
     values,
 )
+from ..engines import Linear, dtypes
+from ..errors import PoolError, PoolTypeError
+from ..op import accept
 from .adapter import Adapter, changed, values_alone
 from .converted import allows, converted
 
@@ -46,7 +47,7 @@ Table = list[list[Met]]  # for each axis, the blocks of a result
 Dropped = tuple[int, ...]  # axes that an array has not, and the input has
 
 
-class Blocks(Adapter):
+class DaskArrays(Adapter):
     """Results are cut where x is: an output lies in the block in which its window begins, padding aside."""
 
     def pool(self, op: Op, x: Any) -> Any:
@@ -84,6 +85,11 @@ class Blocks(Adapter):
 
 def _checked(op: Op, x: Any) -> Any:
     """The dtype of op(x); raises now what would else be an error of every task."""
+    if not isinstance(x, Array):
+        raise PoolTypeError(
+            "x is planned by dask's queries, which have no place for tasks of others; use "
+            "dask.config.set({'array.query-planning': False}) before dask.array is imported"
+        )
     if any(n != n for n in x.shape):
         raise PoolError("x has chunks of unknown sizes; use x.compute_chunk_sizes()")
     dtype = x.dtype
@@ -122,8 +128,8 @@ def _outputs(label: str, make: Callable[..., Any], op: Op, given: tuple[Any, ...
     shape = given[0].shape
     grids = zip(*map(_grid, given), strict=True)
     table = [outputs_met(axis, along) for axis, along in zip(op.window(shape).axes, grids, strict=True)]
-    part = Part(make, op, shape, _dropped(op, len(shape)))
-    return _array(label, part, table, [(array, ()) for array in given], dtype)
+    recipe = Recipe(make, op, shape, _dropped(op, len(shape)))
+    return _array(label, recipe, table, [(array, ()) for array in given], dtype)
 
 
 def _inputs(op: Op, x: Any, dy: Any, dtype: Any) -> Any:
@@ -135,18 +141,18 @@ def _inputs(op: Op, x: Any, dy: Any, dtype: Any) -> Any:
     if op.law.linear:
         table = [[Met(m.bounds, m.blocks[1:], m.edges[1:]) for m in along] for along in table]
         sources, make = sources[1:], partial(linear_cotangents, x.dtype)
-    return _array("-vjp", Part(make, op, x.shape), table, sources, dtype)
+    return _array("-vjp", Recipe(make, op, x.shape), table, sources, dtype)
 
 
-def _array(label: str, part: Part, table: Table, sources: Sequence[tuple[Any, Dropped]], dtype: Any) -> Any:
+def _array(label: str, recipe: Recipe, table: Table, sources: Sequence[tuple[Any, Dropped]], dtype: Any) -> Any:
     """The array whose blocks a table lists axis by axis, made of `sources` and those axes that they have dropped."""
     arrays = [array for array, _ in sources]
-    name = f"{part.op.name}{label}-{tokenize(part, [array.name for array in arrays])}"
-    layer = Pooled(name, part, table, [(array.name, dropped) for array, dropped in sources])
+    name = f"{recipe.op.name}{label}-{tokenize(recipe, [array.name for array in arrays])}"
+    layer = Pooled(name, recipe, table, [(array.name, dropped) for array, dropped in sources])
     graph = HighLevelGraph.from_collections(name, layer, dependencies=arrays)
-    kept = [along for a, along in enumerate(table) if a not in part.dropped]
+    kept = [along for a, along in enumerate(table) if a not in recipe.dropped]
     chunks = tuple(tuple(end - begin for (begin, end), _, _ in along) for along in kept)
-    return dask.array.Array(graph, name, chunks, dtype=dtype, meta=arrays[0]._meta)
+    return Array(graph, name, chunks, dtype=dtype, meta=arrays[0]._meta)
 
 
 class Pooled(Layer):  # type: ignore[misc]  # dask has no types here
@@ -157,10 +163,10 @@ class Pooled(Layer):  # type: ignore[misc]  # dask has no types here
 
     has_legacy_tasks = False
 
-    def __init__(self, name: str, part: Part, table: Table, sources: list[tuple[str, Dropped]]):
+    def __init__(self, name: str, recipe: Recipe, table: Table, sources: list[tuple[str, Dropped]]):
         super().__init__()
-        self.name, self.part, self.table, self.sources = name, part, table, sources
-        self.blocks = [range(len(along)) for a, along in enumerate(table) if a not in part.dropped]
+        self.name, self.recipe, self.table, self.sources = name, recipe, table, sources
+        self.blocks = [range(len(along)) for a, along in enumerate(table) if a not in recipe.dropped]
 
     def __getitem__(self, key: Key) -> Task:
         if key not in self:
@@ -169,13 +175,13 @@ class Pooled(Layer):  # type: ignore[misc]  # dask has no types here
 
     def _task(self, key: Key, shared: dict[Key, TaskRef]) -> Task:
         index = iter(key[1:])
-        met = [along[0 if a in self.part.dropped else next(index)] for a, along in enumerate(self.table)]
-        part = self.part.at(tuple(m.bounds for m in met), tuple(zip(*(m.edges for m in met), strict=True)))
+        met = [along[0 if a in self.recipe.dropped else next(index)] for a, along in enumerate(self.table)]
+        recipe = self.recipe.at(tuple(m.bounds for m in met), tuple(zip(*(m.edges for m in met), strict=True)))
         refs = []
         for i, (name, dropped) in enumerate(self.sources):
             along = [m.blocks[i] for a, m in enumerate(met) if a not in dropped]
             refs += [shared.get(of) or shared.setdefault(of, TaskRef(of)) for of in product((name,), *along)]
-        return Task(key, part, *refs)
+        return Task(key, recipe, *refs)
 
     def __contains__(self, key: object) -> bool:
         if not isinstance(key, tuple) or len(key) != len(self.blocks) + 1 or key[0] != self.name:
@@ -204,4 +210,4 @@ class Pooled(Layer):  # type: ignore[misc]  # dask has no types here
         return MaterializedLayer(tasks, annotations=self.annotations), needed
 
 
-ADAPTER = Blocks()
+ADAPTER = DaskArrays()

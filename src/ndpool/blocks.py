@@ -1,7 +1,7 @@
-"""Arrays that lie in pieces: where their results are cut, which blocks a part meets, and the part made of these.
+"""Arrays that lie in blocks: where their results are cut, which blocks a part meets, and the part made of these.
 
 Nothing is known here of a library of such arrays: a grid of blocks is where it is cut, its edges along each axis, and
-whoever has the blocks runs a `Part` on them. Geometry is `Axis`.
+whoever has the blocks runs a `Recipe` on them. Geometry is `Axis`.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ def inputs_met(axis: Axis, inputs: Edges, outputs: Edges) -> list[Met]:
 # -- an array of some blocks -------------------------------------------------------------------------------------------
 
 
-class Pieces:
+class Blocks:
     """Neighbouring blocks of an array, row-major, as the part of it that they are: asked for by slices of the whole."""
 
     def __init__(self, grid: tuple[Edges, ...], blocks: tuple[Any, ...]):
@@ -130,7 +130,7 @@ class Pieces:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class Recipe:
     """One block of a result, to be made of the blocks that it takes: `edges` says which these are, array by array.
 
     It is small, and all that whoever makes the block has to be told. It runs on the caller's thread alone: who has many
@@ -144,43 +144,43 @@ class Part:
     bounds: tuple[Bounds, ...] = ()
     edges: tuple[tuple[Edges, ...], ...] = ()
 
-    def at(self, bounds: tuple[Bounds, ...], edges: tuple[tuple[Edges, ...], ...]) -> Part:
+    def at(self, bounds: tuple[Bounds, ...], edges: tuple[tuple[Edges, ...], ...]) -> Recipe:
         """The same of another block."""
-        return Part(self.make, self.op, self.shape, self.dropped, bounds, edges)
+        return Recipe(self.make, self.op, self.shape, self.dropped, bounds, edges)
 
     def __call__(self, *blocks: Any) -> Any:
         given = iter(blocks)
         counts = [prod(len(along) - 1 for along in grid) for grid in self.edges]
-        arrays = [Pieces(grid, tuple(islice(given, n))) for grid, n in zip(self.edges, counts, strict=True)]
+        arrays = [Blocks(grid, tuple(islice(given, n))) for grid, n in zip(self.edges, counts, strict=True)]
         with on_one_thread():
             found = self.make(self.op, self.shape, self.bounds, *arrays)
         return found.squeeze(self.dropped) if self.dropped else found
 
 
-def values(op: Op, shape: tuple[int, ...], outputs: tuple[Bounds, ...], x: Pieces) -> Any:
+def values(op: Op, shape: tuple[int, ...], outputs: tuple[Bounds, ...], x: Blocks) -> Any:
     """op(x)[outputs]."""
     slab = Slab(op, shape, outputs)
     return slab(x[slab.reads])
 
 
-def places(op: Op, shape: tuple[int, ...], outputs: tuple[Bounds, ...], x: Pieces) -> Any:
+def places(op: Op, shape: tuple[int, ...], outputs: tuple[Bounds, ...], x: Blocks) -> Any:
     """Where in x these outputs were taken from."""
     slab = Slab(op, shape, outputs)
     return slab.winners(x[slab.reads])[1]
 
 
-def tangents(op: Op, shape: tuple[int, ...], outputs: tuple[Bounds, ...], x: Pieces, dx: Pieces) -> Any:
+def tangents(op: Op, shape: tuple[int, ...], outputs: tuple[Bounds, ...], x: Blocks, dx: Blocks) -> Any:
     """op.jvp(x, dx)[outputs]."""
     slab = Slab(op, shape, outputs)
     return slab.jvp(x[slab.reads], dx[slab.reads])
 
 
-def cotangents(op: Op, shape: tuple[int, ...], inputs: tuple[Bounds, ...], x: Any, dy: Pieces) -> Any:
+def cotangents(op: Op, shape: tuple[int, ...], inputs: tuple[Bounds, ...], x: Any, dy: Blocks) -> Any:
     """op.vjp(x, dy)[inputs]."""
     return cotangent(op, shape, tuple(slice(*bounds) for bounds in inputs), x, dy)
 
 
-def linear_cotangents(dtype: Any, op: Op, shape: tuple[int, ...], inputs: tuple[Bounds, ...], dy: Pieces) -> Any:
+def linear_cotangents(dtype: Any, op: Op, shape: tuple[int, ...], inputs: tuple[Bounds, ...], dy: Blocks) -> Any:
     """The same of a law whose cotangents are those of any x of that dtype, which is not read."""
     zero = np.zeros_like(dy.some, dtype=dtype, shape=())
     return cotangents(op, shape, inputs, np.broadcast_to(zero, shape), dy)
