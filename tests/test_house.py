@@ -44,7 +44,7 @@ LAYERS = (
     ("errors", "arithmetic", "arguments", "settings", "suggest", "lazy", "remembered"),
     ("spec",),
     ("engines",),
-    ("op", "forms", "ops", "arrays", "unpool", "slab", "record_text", "picture"),
+    ("op", "forms", "ops", "arrays", "unpool", "slab", "blocks", "record_text", "picture"),
     ("api",),
     ("graph",),
     ("__init__", "torch", "jax", "large", "demo", "doctor"),

@@ -1,4 +1,4 @@
-"""What arrays carry beside their values: xarray's coordinates as `coarsen` has them, pandas' index, dask's chunks."""
+"""What arrays carry beside their values: xarray's coordinates as `coarsen` has them, pandas' index."""
 
 from __future__ import annotations
 
@@ -166,49 +166,3 @@ def test_a_table_has_two_axes() -> None:
         ndpool.max_pool(df.assign(d="text"), 2, axes="index")
     with pytest.raises(PoolTypeError, match=r"^max_pool: x holds other things than numbers, or nothing.*fillna"):
         ndpool.max_pool(pandas.Series([1, None], dtype=object), 2)
-
-
-# -- dask --------------------------------------------------------------------------------------------------------------
-
-
-@settings(max_examples=examples(40), deadline=None)
-@given(st.integers(1, 4), st.integers(1, 5), st.lists(st.integers(1, 8), min_size=1, max_size=3), st.booleans())
-def test_chunks_are_pooled_where_they_lie_or_refused(k: int, s: int, sizes: list[int], ceil: bool) -> None:
-    """Lazily what NumPy gives; or, where a window reads across chunks, an error whose fix works."""
-    dask = needed("dask.array")
-    x = np.arange(3.0 * sum(sizes)).reshape(3, -1) % 11
-    lazy = dask.from_array(x, chunks=((2, 1), tuple(sizes)))
-    op = ndpool.MaxPool((k,), s, ceil_mode=ceil)
-    try:
-        want = op(x)
-    except PoolError:
-        return
-    try:
-        y = op(lazy)
-    except PoolError:
-        with pytest.raises(
-            PoolError, match=r"windows read across the chunks .* of axis 1 of x; use x.rechunk\({1: -1}\)$"
-        ):
-            op(lazy)
-        y = op(lazy.rechunk({1: -1}))
-    assert y.shape == want.shape
-    assert y.chunks[0] == (2, 1)
-    assert np.array_equal(y.compute(scheduler="sync"), want)
-    at = op.linearize(lazy.rechunk({1: -1}))
-    assert np.array_equal(at.vjp(y).compute(scheduler="sync"), op.vjp(x, want))
-
-
-def test_chunks_that_cannot_be_pooled() -> None:
-    dask = needed("dask.array")
-    x = dask.ones((4, 8), chunks=(4, 4))
-    with pytest.raises(PoolError, match=r"^max_pool: windows read across the chunks \(4, 4\) of axis 1"):
-        ndpool.max_pool(x, 3, stride=1)
-    with pytest.raises(
-        PoolError, match=r"return_indices=True numbers positions of whole axes; use x.rechunk\({1: -1}\)"
-    ):
-        ndpool.max_pool(x, 2, return_indices=True)
-    with pytest.raises(PoolError, match=r"^max_pool: x has chunks of unknown sizes; use x.compute_chunk_sizes\(\)"):
-        ndpool.max_pool(x[x[:, 0] > 0], 2)
-    y = ndpool.sum_pool(x.astype("uint8"), 2, dtype="int64")
-    assert y.dtype == np.int64
-    assert int(y.sum().compute(scheduler="sync")) == 32

@@ -181,3 +181,24 @@ def test_a_first_call_warns_once_and_works(name, text):
     assert run.stdout.count("RuntimeWarning") == run.stdout.count(f"{name}='{text}'") == 1
     assert run.stdout.splitlines()[-1] == f"4.0 {CORES}"
     assert run.stderr == ""
+
+
+def test_one_thread_here_and_as_many_as_were_elsewhere():
+    ndpool.set_threads(3)
+    seen = []
+
+    def elsewhere():
+        seen.append(settings.threads())
+
+    with settings.on_one_thread():
+        with settings.on_one_thread():
+            assert settings.threads() == native.threads() == 1
+        assert settings.threads() == 1
+        other = threading.Thread(target=elsewhere)
+        other.start()
+        other.join()
+        ndpool.set_threads(5)  # for everybody else, and for later
+        assert settings.threads() == 1
+    with pytest.raises(ZeroDivisionError), settings.on_one_thread():
+        1 / 0  # noqa: B018
+    assert (seen, settings.threads()) == ([3], 5)

@@ -136,6 +136,18 @@ def test_dtype_converts_each_part() -> None:
     op, x = ndpool.SumPool((2,), dtype="int64"), np.full(6, 200, np.uint8)
     slab = Slab(op, x.shape, (slice(1, 3),))
     assert_exact(slab(x[slab.reads]), np.array([400, 400]))
+    op, close = ndpool.MaxPool((2,), dtype="float32"), np.array([1.0, 1.0, 1.0 + 2.0**-40, 1.0 + 2.0**-30, 0.0, 2.0])
+    slab = Slab(op, close.shape, (slice(1, 3),))  # of what is equal when converted the first has won
+    y, where = slab.winners(close[slab.reads])
+    assert_exact(y, np.array([1, 2], np.float32))
+    assert where.tolist() == replace(op, return_indices=True)(close)[1][1:].tolist() == [2, 5]
+
+
+def test_a_cotangent_keeps_no_more_than_it_is() -> None:
+    op, x = ndpool.MaxPool((5,), stride=1), np.arange(90.0)
+    found = cotangent(op, x.shape, (slice(30, 60),), x, np.ones(86))
+    assert found.base is None
+    assert np.array_equal(found, op.vjp(x, np.ones(86))[30:60])
 
 
 @pytest.mark.parametrize("outputs", [(slice(0, 2),), (slice(2, 2), slice(0, 1)), (slice(0, 9), slice(0, 1))])

@@ -273,13 +273,13 @@ class Op(ABC):
         def jvp(dx: Any) -> Any:
             with named(self.name):
                 if not _alike(dx, x_type, dtype, window.shape):
-                    _accept("dx", dx, "x", window.shape, xp, dtype)
+                    accept("dx", dx, "x", window.shape, xp, dtype)
                 return bound.show(ahead(dx))
 
         def vjp(dy: Any) -> Any:
             with named(self.name):
                 if not _alike(dy, x_type, dtype, bound.shape):
-                    _accept("dy", dy, "y", bound.shape, xp, dtype)
+                    accept("dy", dy, "y", bound.shape, xp, dtype)
                 return back(dy if bound.shape == window.out_shape else plan.reshape(dy, window.out_shape))
 
         return Linear(y, jvp, vjp)
@@ -373,7 +373,7 @@ def _alike(a: Any, kind: type[Any], dtype: Any, shape: tuple[int, ...]) -> bool:
     return type(a) is kind and getattr(dtype, "kind", "") == "f" and a.dtype is dtype and bool(a.shape == shape)
 
 
-def _accept(name: str, tangent: Any, of: str, shape: tuple[int, ...], xp: Any, dtype: Any) -> None:
+def accept(name: str, tangent: Any, of: str, shape: tuple[int, ...], xp: Any, dtype: Any) -> None:
     """Raise unless `tangent` has that shape and an element type that moves x's, whose library and dtype are given."""
     if plain_namespace(engines.namespace(tangent, name)) is not plain_namespace(xp):
         library = "a nested list" if xp is None else f"an array of {xp.__name__}"

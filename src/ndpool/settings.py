@@ -15,7 +15,8 @@ import os
 import re
 import threading
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,10 +32,14 @@ UNITS = {
 }  # fmt: skip
 
 
-class Held:
-    """What every run reads: an attribute costs less than a call."""
+class Held(threading.local):
+    """What every run reads from HELD: an attribute costs less than a call. The class has what holds for all threads of
+    the program, HELD what one of them has set for itself."""
 
     threads = 0  # 0: not asked for yet
+
+
+HELD = Held()
 
 
 # -- the environment ---------------------------------------------------------------------------------------------------
@@ -135,9 +140,20 @@ def warn_once(problems: list[str]) -> None:
 
 def threads() -> int:
     """The most threads a run uses: NDPOOL_THREADS, or one per core."""
-    if not Held.threads:
+    if not HELD.threads:
         Held.threads = THREADS.value()
-    return Held.threads
+    return HELD.threads
+
+
+@contextmanager
+def on_one_thread() -> Iterator[None]:
+    """Runs that the calling thread begins here use no other; those of other threads are not touched."""
+    before = vars(HELD).get("threads", 0)
+    HELD.threads = 1
+    try:
+        yield
+    finally:
+        vars(HELD).update(threads=before) if before else vars(HELD).clear()
 
 
 def set_threads(n: int) -> None:

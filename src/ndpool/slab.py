@@ -12,13 +12,13 @@ keepdims=False drops. `readers` and `cotangent` go the other way, from a part of
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from .arguments import integer
-from .arrays import Adapter, changed, values_alone
+from .arrays import CONVERTED, Adapter, changed, values_alone
 from .engines.dtypes import kind
 from .errors import PoolError, PoolTypeError
 from .lazy import lazy
@@ -94,6 +94,8 @@ class Slab(Op):
         """The values, and where in the whole array each was taken from: flat positions within the pooled axes."""
         axes = self.pooled_axes(len(self.shape))
         bound = self._bind(x)
+        if bound is CONVERTED:
+            return replace(self, dtype=None).winners(CONVERTED.into(self, x)[1])
         if isinstance(bound, Adapter):
             raise PoolTypeError(
                 f"{self.name}: a slab has winners in NumPy arrays as they are, not in {type(x).__name__}"
@@ -142,7 +144,7 @@ def cotangent(op: Op, shape: tuple[int, ...], inputs: Slices, x: Any, dy: Any) -
     held = [(max(i, r.start), min(j, r.stop)) for (i, j), r in zip(wanted, slab.reads, strict=True)]
     cut = found[tuple(slice(i - r.start, j - r.start) for (i, j), r in zip(held, slab.reads, strict=True))]
     if cut.shape == sizes:
-        return cut
+        return cut if cut.shape == found.shape else cut.copy("K")  # of its own: who keeps it does not keep the rest
     whole = np.zeros(sizes, found.dtype)  # what lies beyond the windows is read by none
     whole[tuple(slice(i - begin, j - begin) for (i, j), (begin, _) in zip(held, wanted, strict=True))] = cut
     return whole

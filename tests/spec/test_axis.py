@@ -230,6 +230,17 @@ def test_span_of_an_integer_array_is_span_of_each_int(axis, margin):
     assert [axis.span(o, margin) for o in range(axis.outputs)] == list(zip(first, length, strict=True))
 
 
+@given(st.sampled_from(AXES), st.integers(1, 12))
+def test_begun_counts_the_outputs_whose_start_padding_aside_is_before(axis, p):
+    assert axis.begun(p) == sum(axis.start(o) + axis.lo < p for o in range(axis.outputs))
+
+
+@given(st.sampled_from(AXES), st.integers(0, 12), st.integers(0, 12))
+def test_covering_nothing_is_nothing(axis, begin, length):
+    covering = [o for o in range(axis.outputs) if max(axis.start(o), begin) < min(axis.stop(o), begin + length)]
+    assert list(axis.covering(begin, begin + length)) == covering
+
+
 # -- outputs that read nothing
 
 

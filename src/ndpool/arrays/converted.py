@@ -51,17 +51,18 @@ class Converted(Adapter):
     A tangent has x's dtype where that is real, else the record's; a cotangent of y has the record's.
     """
 
-    def _into(self, op: Op, x: Any) -> tuple[Op, Any]:
+    def into(self, op: Op, x: Any) -> tuple[Op, Any]:
+        """The record without its dtype, and x in it."""
         if namespace(x) is not None:
             allows(x.dtype, op.dtype)
         return changed(op, dtype=None), converted(x, op.dtype)
 
     def pool(self, op: Op, x: Any) -> Any:
-        plain, wide = self._into(op, x)
+        plain, wide = self.into(op, x)
         return plain(wide)
 
     def linearize(self, op: Op, x: Any) -> Linear:
-        plain, wide = self._into(op, x)
+        plain, wide = self.into(op, x)
         at, dtype, real = plain.linearize(wide), name(x.dtype), kind(x.dtype) in ("real", "complex")
 
         def jvp(dx: Any) -> Any:
@@ -77,11 +78,11 @@ class Converted(Adapter):
         return Linear(at.y, jvp, vjp)
 
     def jacobian(self, op: Op, x: Any) -> Any:
-        plain, wide = self._into(values_alone(op), x)
+        plain, wide = self.into(values_alone(op), x)
         return plain.jacobian(wide)
 
     def hvp(self, op: Op, x: Any, dx: Any, dy: Any) -> Any:
-        plain, wide = self._into(values_alone(op), x)
+        plain, wide = self.into(values_alone(op), x)
         got = plain.hvp(wide, converted(dx, op.dtype, "dx"), dy)
         return converted(got, name(x.dtype)) if kind(x.dtype) == "real" else got
 

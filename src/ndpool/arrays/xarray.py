@@ -33,7 +33,8 @@ class DataArrays(Held):
         still = {dim for dim, axis in over.items() if axis is not None and axis.is_identity}
         moved = [name for name, c in x.coords.items() if not still.issuperset(c.dims)]
         coords = x.coords.to_dataset().drop_vars(moved).coords
-        result = xarray.DataArray(y, coords=coords, dims=tuple(over), name=x.name, attrs=x.attrs)
+        result = xarray.DataArray(y, coords=coords, dims=tuple(over), attrs=x.attrs)
+        result.name = x.name  # now, because a name of None would be dask's name of y
         reduced = {name: found for name in moved if (found := _reduced(x.coords[name].variable, over)) is not None}
         return result.assign_coords(reduced)
 

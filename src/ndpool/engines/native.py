@@ -23,7 +23,7 @@ import numpy as np
 from .. import settings
 from ..errors import PoolError
 from ..lazy import lazy
-from ..settings import Held as _Settings
+from ..settings import HELD as _SETTINGS
 from ..settings import set_threads as set_threads
 from ..settings import threads as threads
 from ..spec import Axis, Law, Window, adaptive, whole
@@ -351,14 +351,14 @@ class Plan(base.Plan):
             if not y.dtype.isnative:
                 return self._run(mode, moved, x, a, _empty(y.shape, y.dtype.newbyteorder("=")), b).astype(y.dtype)
             self.run(mode, code, _buffer(x), _buffer(a), _buffer(y), b)
-        elif not self.native.run(self.handle, mode, code, x, a, y, b, _Settings.threads or threads()):
+        elif not self.native.run(self.handle, mode, code, x, a, y, b, _SETTINGS.threads or threads()):
             raise self.does_not_fit()
         return y
 
     def run(self, mode: int, moved: int, x: Any, a: Any, y: Any, b: Any = None, most: int = 0) -> None:
         """The kernels themselves, on buffers: x and a of any strides that the layout can walk, y and b (and a residual)
         dense in the layout's order, whatever their strides say; `most` threads, or as many as are set."""
-        if not self.native.run(self.handle, mode, moved, x, a, y, b, most or _Settings.threads or threads()):
+        if not self.native.run(self.handle, mode, moved, x, a, y, b, most or _SETTINGS.threads or threads()):
             raise self.does_not_fit()
 
     def does_not_fit(self) -> PoolError:

@@ -169,9 +169,15 @@ class Axis:
 
     def covering(self, begin: int, end: int) -> range:
         """The outputs that cover any of the positions [begin, end), whether or not their taps step over them."""
+        if begin == end:
+            return range(0)
         before = ((begin + self.lo) * self.per - self.extent) // self.stride - self.first
         last = ((end + self.lo) * self.per - 1) // self.stride - self.first
         return range(max(0, before + 1), min(self.outputs - 1, last) + 1)
+
+    def begun(self, p: int) -> int:
+        """How many outputs begin before position `p` > 0, padding aside: their start + lo is below it."""
+        return int(min(max(_ceil_div(p * self.per, self.stride) - self.first, 0), self.outputs))
 
     @property
     def most_readers(self) -> int:
