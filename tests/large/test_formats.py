@@ -6,6 +6,8 @@ import os
 import pickle
 import subprocess
 import sys
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -434,12 +436,25 @@ def test_a_missing_library_is_named(tmp_path: Path, ending: str, monkeypatch: py
         create_store(tmp_path / f"x.{ending}", Like((2, 2), np.dtype("u1")))
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
-@pytest.mark.parametrize("ending", ["npy", "tif", "h5", "zarr", "png"])
-def test_folders_that_nobody_may_write_to(tmp_path: Path, ending: str) -> None:
-    tmp_path.chmod(0o500)
-    with pytest.raises(PermissionError):
-        create_store(tmp_path / f"x.{ending}", Like((2, 2), np.dtype("u1")))
+@pytest.fixture
+def closed_folder() -> Iterator[Path]:
+    """A folder that this process may not write to, not even if root runs it."""
+    folder, root = Path(tempfile.mkdtemp()), os.geteuid() == 0
+    folder.chmod(0o555)
+    try:
+        if root:
+            os.seteuid(65534)
+        yield folder
+    finally:
+        if root:
+            os.seteuid(0)
+        folder.rmdir()
+
+
+@pytest.mark.parametrize("ending", ["npy", "raw", "tif", "ome.tif", "h5", "zarr", "png"])
+def test_folders_that_nobody_may_write_to(closed_folder: Path, ending: str) -> None:
+    with pytest.raises(PermissionError, match=r"(?i)permission denied"):
+        create_store(closed_folder / f"x.{ending}", Like((2, 2), np.dtype("u1")))
 
 
 def test_a_dtype_that_a_format_cannot_hold(tmp_path: Path) -> None:
