@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -152,6 +154,65 @@ def test_a_chunk_is_there_as_a_whole_or_not_at_all(tmp_path: Path, monkeypatch: 
         made.write(whole((4, 4)), before * 2)
     np.testing.assert_array_equal(made.read(whole((4, 4))), before)
     assert not list((tmp_path / "x.zarr").rglob("*.partial"))
+
+
+def test_what_writers_left_is_taken_away(tmp_path: Path) -> None:
+    made = create_store(tmp_path / "x.zarr", Like((4, 4), np.dtype("u1"), (2, 2)))
+    made.write(whole((4, 4)), np.ones((4, 4), np.uint8))
+    (tmp_path / "x.zarr" / "c" / "0" / "1.0123.partial").write_bytes(b"begun")
+    made.finish()
+    assert not list((tmp_path / "x.zarr").rglob("*.partial"))
+    assert made.read(whole((4, 4))).all()
+
+
+# -- memory ------------------------------------------------------------------------------------------------------------
+
+PEAKS = """
+import sys, numpy as np
+from ndpool.large import zarr
+from ndpool.large.store import Like, open_store, shape_of, whole
+
+def memory(what):
+    return int(next(line for line in open("/proc/self/status") if line.startswith(what)).split()[1]) << 10
+
+def peak(function, *arguments):
+    open("/proc/self/clear_refs", "w").write("5")
+    before = memory("VmRSS")
+    result = function(*arguments)
+    return memory("VmHWM") - before
+
+store, options = open_store(sys.argv[1]), eval(sys.argv[2])
+noise = np.asfortranarray(np.random.default_rng(0).integers(0, 256, store.shape, "u1"))
+chunk = tuple(slice(0, n) for n in store.chunks)
+for part in (chunk, (slice(24, 40), *chunk[1:])):
+    store = open_store(sys.argv[1])
+    print(peak(store.read, part), int(np.prod(shape_of(part))) + store.working(part))
+if options is not None:
+    like = Like(store.shape, store.dtype, store.chunks, options=options)
+    store = open_store(sys.argv[1])
+    print(peak(store.write, whole(store.shape), noise), zarr.encoding(like))
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="the peak of a process is Linux's to tell")
+@pytest.mark.parametrize("coded", ["zstd", "blosc", "gzip", "none", "shards", "zarr's own"])
+def test_what_is_announced_is_the_peak(tmp_path: Path, coded: str) -> None:
+    """Of noise, which no codec makes shorter: never more than was announced, and not much less."""
+    shape, path, options = (64, 512, 512), tmp_path / "x.zarr", CODED.get(coded, {})
+    x = np.random.default_rng(0).integers(0, 256, shape, "u1")
+    if coded == "zarr's own":
+        how = {"chunks": (32, 512, 512), "compressors": [codecs.ZstdCodec(), codecs.Crc32cCodec()]}
+        zarr.create_array(path, shape=shape, dtype="u1", **how)[:] = x
+        options = None
+    else:
+        like = Like(shape, x.dtype, (32, 512, 512), shape if coded == "shards" else None, options=options)
+        create_store(path, like).write(whole(shape), x)
+    command = [sys.executable, "-c", PEAKS, str(path), str(options)]
+    at_once = {**os.environ, "MALLOC_MMAP_THRESHOLD_": "65536"}  # what is freed is the system's again
+    ran = subprocess.run(command, check=True, capture_output=True, text=True, env=at_once)
+    for line in ran.stdout.splitlines():
+        peak, announced = map(int, line.split())
+        assert peak <= announced <= 1.7 * peak, (coded, ran.stdout)
 
 
 # -- names -------------------------------------------------------------------------------------------------------------

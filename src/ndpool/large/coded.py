@@ -49,7 +49,7 @@ class Chunk:
     @property
     def copies(self) -> bool:
         """Whether the decoded chunk is made elsewhere and copied into its memory."""
-        return len(self.codecs) != 1 or self.codecs[0].codec_id not in SIZES
+        return len(self.codecs) > 1 or any(codec.codec_id not in SIZES for codec in self.codecs)
 
     def read(self, file: IO[bytes], out: Array, part: Slices) -> None:
         """Put a part of the chunk into `out`."""
@@ -116,9 +116,8 @@ class Shard:
         index = np.full((*self._per_axis, 2), _ABSENT, "<u8")
         file.write(bytes(self._index_size * self.index_first))
         for at, piece in cut(whole(values.shape), self.chunk.shape):
-            if (data := self.chunk.encode(values[piece])) is not None:
-                offset = file.tell()
-                file.write(data)
+            offset = file.tell()
+            if self.chunk.write(file, values[piece]):
                 index[at] = offset, file.tell() - offset
         file.seek(0, os.SEEK_SET if self.index_first else os.SEEK_END)
         file.write(index.tobytes())

@@ -1,7 +1,8 @@
-"""An array that lies in a file as it lies in memory: parts of it are mapped, and nothing is copied.
+"""An array that lies in a file as it lies in memory: parts of it are mapped, and not copied.
 
 A part is mapped when it is asked for and unmapped when its view is dropped, so the pages that count as the process'
-own are those of the parts in use. Each mapping opens the file for itself: a store holds no descriptor.
+own are those of the parts in use. A part whose pages hold much that is not its own is copied, some of it at a time.
+Each mapping opens the file for itself: a store holds no descriptor.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import math
 import mmap
 import os
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any, Literal
@@ -16,9 +18,11 @@ from typing import Any, Literal
 import numpy as np
 
 from ..errors import PoolError
-from .store import Array, Slices, Store, check_dtype, shape_of, state_of
+from .store import Array, Slices, Store, check_dtype, shape_of, state_of, within
 
-PIECE = 1 << 16  # bytes that one fault of a page brings in, as Linux does it: what lies nearer is no farther
+PIECE = 1 << 16  # bytes in one piece that are worth a fault
+FOLIO = 1 << 21  # bytes that one fault may map: Linux maps what its cache holds in one piece, up to a huge page
+WINDOW = 1 << 24  # bytes of a file that are mapped at a time where they are copied
 
 
 @dataclass(frozen=True)
@@ -48,14 +52,31 @@ class Layout:
         return self.offset + sum(firsts), self.offset + sum(lasts) + self.dtype.itemsize
 
     def pages_beside(self, part: Slices) -> int:
-        """Bytes of neighbours in the pages that a part lies in."""
-        run = self.dtype.itemsize  # bytes that lie together, and how many such runs there are
-        rows, together = 1, True
+        """Bytes of neighbours in the pages that are mapped with a part, or with a window of it at a time."""
+        return min(self.scattered(part), WINDOW + 2 * FOLIO)
+
+    def scattered(self, part: Slices) -> int:
+        """Bytes of neighbours in the pages that all of a part lies in."""
+        own = math.prod(shape_of(part)) * self.dtype.itemsize
+        runs, together = 1, True  # how many pieces lie apart
         for n, size in (*zip(shape_of(part), self.shape, strict=True),)[:: 1 if self.order == "F" else -1]:
-            run, rows, together = (run * n, rows, n == size) if together else (run, rows * n, False)
+            runs, together = (runs, n == size) if together else (runs * n, False)
         first, last = self.span(part)
-        pages = min(rows * (run + 2 * PIECE), last - first + 2 * PIECE) if run * rows else 0
-        return max(0, pages - run * rows)
+        apart, at_most = runs * 2 * FOLIO, min(last - first + 2 * FOLIO, self.offset + self.nbytes + PIECE)
+        return min(apart, max(0, at_most - own)) if own else 0
+
+    def windows(self, part: Slices) -> Iterator[Slices]:
+        """The part in pieces that lie within WINDOW bytes of the file, cut along the slowest axis first."""
+        first, last = self.span(part)
+        axes = range(len(part)) if self.order == "C" else range(len(part))[::-1]
+        longest = next((a for a in axes if part[a].stop - part[a].start > 1), None)
+        if last - first <= WINDOW or longest is None:
+            yield part
+            return
+        start, stop = part[longest].start, part[longest].stop
+        n = max(1, min((stop - start) // 2, (WINDOW - self.dtype.itemsize) // self.strides[longest]))
+        for i in range(start, stop, n):
+            yield from self.windows((*part[:longest], slice(i, min(i + n, stop)), *part[longest + 1 :]))
 
 
 class Mapped(Store):
@@ -84,19 +105,29 @@ class Mapped(Store):
             )
 
     def read(self, part: Slices, out: Array | None = None) -> Array:
-        view = self._view(part, mmap.ACCESS_READ)
-        return view if self.layout.dtype.isnative else view.astype(self.dtype)  # astype keeps the order
+        if self._in_place(part):
+            return self._view(part, mmap.ACCESS_READ)
+        out = np.empty(shape_of(part), self.dtype, self.order) if out is None else out
+        for window in self.layout.windows(part) if out.size else ():
+            out[within(window, part)] = self._view(window, mmap.ACCESS_READ)
+        return out
 
     def write(self, part: Slices, values: Array) -> None:
-        self._view(part, mmap.ACCESS_WRITE)[...] = values
+        for window in self.layout.windows(part) if values.size else ():
+            self._view(window, mmap.ACCESS_WRITE)[...] = values[within(window, part)]
 
     def memory(self, part: Slices) -> Array | None:
-        return self._view(part, mmap.ACCESS_WRITE) if self.layout.dtype.isnative else None
+        return self._view(part, mmap.ACCESS_WRITE) if self._in_place(part) else None
+
+    def _in_place(self, part: Slices) -> bool:
+        """Whether a part is used as it lies, in pages of its own for the most part; else it is copied."""
+        return self.layout.dtype.isnative and self.layout.scattered(part) <= WINDOW
 
     def working(self, part: Slices) -> int:
-        """Pages that the part shares with its neighbours, and bytes before they are in the machine's order."""
-        size = self.dtype.itemsize * math.prod(shape_of(part))
-        return self.layout.pages_beside(part) + (0 if self.layout.dtype.isnative else size)
+        """Pages that the part shares with its neighbours; where it is copied, a window of the file."""
+        if self.layout.dtype.isnative:
+            return self.layout.pages_beside(part)
+        return min(math.prod(shape_of(part)) * self.dtype.itemsize, WINDOW) + 2 * FOLIO
 
     def state(self) -> str:
         return state_of(self.path)

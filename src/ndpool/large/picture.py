@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import warnings
 from pathlib import Path
@@ -92,3 +93,8 @@ def create(name: str, like: Like) -> Store:
     made = Picture(name, np.zeros(like.shape, like.dtype), kind)
     made.save()
     return made
+
+
+def encoding(like: Like) -> int:
+    """At most how many bytes one thread holds while it writes: the picture that is kept, Pillow's, and its code."""
+    return 3 * math.prod(like.shape) * like.dtype.itemsize + (1 << 20)

@@ -86,22 +86,26 @@ class Like:
 
 @dataclass(frozen=True)
 class Format:
-    """A module of this folder, the extra of ndpool that installs its library, and options that the ending implies."""
+    """A module of this folder, the extra of ndpool that installs its library, and options that the ending implies.
+
+    `unsaid` are options for opening what the files themselves do not tell.
+    """
 
     module: str
     extra: str | None = None
     options: dict[str, Any] = field(default_factory=dict)
+    unsaid: tuple[str, ...] = ()
 
 
 FORMATS = {
     "npy": Format("npy"),
-    "raw": Format("raw"),
-    "bin": Format("raw"),
+    "raw": Format("raw", unsaid=("shape", "dtype", "order")),
+    "bin": Format("raw", unsaid=("shape", "dtype", "order")),
     "zarr": Format("zarr", "large"),
-    "ome.tif": Format("tiff", "large", {"ome": True}),
-    "ome.tiff": Format("tiff", "large", {"ome": True}),
-    "tif": Format("tiff", "large"),
-    "tiff": Format("tiff", "large"),
+    "ome.tif": Format("tiff", "large", {"ome": True}, ("shape",)),
+    "ome.tiff": Format("tiff", "large", {"ome": True}, ("shape",)),
+    "tif": Format("tiff", "large", unsaid=("shape",)),
+    "tiff": Format("tiff", "large", unsaid=("shape",)),
     "h5": Format("hdf5", "hdf5"),
     "hdf5": Format("hdf5", "hdf5"),
     "png": Format("picture", "pictures", {"kind": "PNG"}),
@@ -214,9 +218,8 @@ def create_store(name: str | os.PathLike[str], like: Like, format: str | None = 
 def reopen_store(name: str | os.PathLike[str], like: Like, format: str | None = None) -> Store:
     """The store that `create_store` made of these arguments, to go on with."""
     key = format or format_of(name)
-    options = {"shape": like.shape, "dtype": like.dtype.newbyteorder("=")} if FORMATS[key].module == "raw" else {}
-    if "order" in like.options and options:
-        options["order"] = like.options["order"]
+    said = {"order": "C", **like.options, "shape": like.shape, "dtype": like.dtype.newbyteorder("=")}
+    options = {option: said[option] for option in FORMATS[key].unsaid}
     opened: Store = module_of(key).open(os.fspath(name), options)
     if (opened.shape, opened.dtype) != (like.shape, like.dtype.newbyteorder("=")):
         raise OSError(f"{os.fspath(name)}: holds {opened.dtype} of shape {opened.shape}, not what was begun; remove it")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -15,11 +14,14 @@ from .store import FORMATS, Like, Slices, module_of
 
 @dataclass(frozen=True)
 class Target:
-    """An array to be made: as what, and in which units it is written. Encoding a unit takes memory beside it."""
+    """An array to be made: as what, and in which units it is written.
+
+    `encoding` is the memory that one thread takes beside what it writes; None where results are mapped.
+    """
 
     like: Like
     units: tuple[int, ...]
-    encoded: bool
+    encoding: int | None = None
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -30,15 +32,18 @@ class Target:
         return self.like.dtype
 
     @property
+    def encoded(self) -> bool:
+        return self.encoding is not None
+
+    @property
     def chunks(self) -> tuple[int, ...]:
         """What is decoded as a whole where a later sweep reads this array."""
         return self.like.chunks or self.units
 
     def working(self, part: Slices) -> int:
-        """Of mapped memory, pages that the part shares with its neighbours. Units are encoded one at a time: a copy,
-        its code, which may be as large, and what the codec needs."""
-        if self.encoded:
-            return 4 * self.dtype.itemsize * math.prod(self.units)
+        """Of mapped memory, pages that the part shares with its neighbours."""
+        if self.encoding is not None:
+            return self.encoding
         return Layout(0, self.shape, self.dtype, self.like.options.get("order", "C")).pages_beside(part)
 
 
@@ -58,7 +63,7 @@ def planned(format: str, like: Like) -> Target:
         assert units is not None
         if like.chunks and any(s % c for s, c in zip(units, like.chunks, strict=True)):
             raise PoolError(f"shards={like.shards} are no multiples of chunks={like.chunks}; use multiples")
-        return Target(like, units, True)
+        return Target(like, units, module_of(format).encoding(like))
     if module == "picture":
-        return Target(like, tuple(max(1, n) for n in like.shape), True)
-    return Target(like, (1,) * len(like.shape), False)
+        return Target(like, tuple(max(1, n) for n in like.shape), module_of(format).encoding(like))
+    return Target(like, (1,) * len(like.shape))

@@ -128,7 +128,7 @@ def _names(letters: str) -> tuple[str, ...] | None:
 
 
 def open(name: str, options: dict[str, Any]) -> Store:
-    check_options(name, options, ("series", "level"))
+    check_options(name, options, ("series", "level", "shape"))
     return _opened(os.path.abspath(name), options, name)
 
 
@@ -140,8 +140,11 @@ def _opened(path: str, options: dict[str, Any], name: str) -> Store:
             if series.dataoffset is None:
                 return Segments(path, series, options, name)
             dtype = np.dtype(series.dtype).newbyteorder(file.byteorder)
-            layout = Layout(series.dataoffset, series.shape, dtype)
-            return Mapped(path, layout, name=name, axes=_names(series.axes))
+            shape = options.get("shape", series.shape)  # OME-TIFF does not tell which axes of length one there were
+            if [n for n in shape if n > 1] != [n for n in series.shape if n > 1]:
+                raise PoolError(f"{name}: shape={shape} is not that of the file, {series.shape}")
+            axes = _names(series.axes) if shape == series.shape else None
+            return Mapped(path, Layout(series.dataoffset, shape, dtype), name=name, axes=axes)
     except IndexError as error:
         raise PoolError(f"{name}: has no such series or level ({options or 'it is empty'})") from error
     except tifffile.TiffFileError as error:
@@ -161,7 +164,7 @@ def create(name: str, like: Like) -> Store:
     try:
         offset, _ = tifffile.imwrite(
             name, shape=like.shape, dtype=like.dtype, ome=ome, bigtiff=size > MOST_OF_TIFF, returnoffset=True,
-            align=64, photometric="rgb" if letters[-1:] == "S" else "minisblack",
+            align=64, photometric=_photometric(like.shape, letters),
             metadata={"axes": letters} if letters else {},
         )  # fmt: skip
         with Path(name).open("rb+") as file:
@@ -170,6 +173,12 @@ def create(name: str, like: Like) -> Store:
         Path(name).unlink(missing_ok=True)
         raise
     return Mapped(name, Layout(offset, like.shape, like.dtype), axes=_names(letters) if letters else None)
+
+
+def _photometric(shape: tuple[int, ...], letters: str) -> str | None:
+    if len(shape) == 1:
+        return None  # tifffile makes a row of it
+    return "rgb" if letters[-1:] == "S" and shape[-1] in (3, 4) else "minisblack"
 
 
 def _letters(name: str, like: Like, ome: bool) -> str:

@@ -20,7 +20,7 @@ from zarr.codecs import BloscCodec, GzipCodec, ZstdCodec
 from zarr.storage import LocalStore
 
 from ..errors import PoolError
-from .coded import coding_of, replace
+from .coded import UNFINISHED, coding_of, replace
 from .store import Array, Like, Slices, Store, check_dtype, check_options, cut, shape_of, within
 
 CODECS: dict[str, dict[int, Any]] = {  # by name, then by zarr's format; each as its library makes it unasked
@@ -30,7 +30,7 @@ CODECS: dict[str, dict[int, Any]] = {  # by name, then by zarr's format; each as
     "gzip": {2: numcodecs.GZip(), 3: GzipCodec()},
     "none": {2: None, 3: None},
 }
-OVERHEAD = 1 << 16  # of an encoded chunk, at most, and of its file
+OVERHEAD = 1 << 20  # what codecs need, and what they make of noise beyond its length
 BYTES_OF_A_CHUNK = 1 << 24  # where nothing else says how large a chunk is to be
 
 
@@ -92,6 +92,11 @@ class Zarr(Store):
         files, size, newest = _census(self.path)
         return f"{meta.hexdigest()[:16]} {files} files, {size} bytes, the newest of {newest}"
 
+    def finish(self) -> None:
+        """Take away what writers left who were ended before they could."""
+        for file in Path(self.path).rglob(f"*{UNFINISHED}") if self.path else ():
+            file.unlink(missing_ok=True)
+
     def _file(self, index: tuple[int, ...]) -> str:
         key = self.array.metadata.encode_chunk_key(index)
         return os.path.join(self.path, key) if self.path else f"{self.name}: {key}"
@@ -150,6 +155,12 @@ def _compressors(name: str, like: Like, version: int) -> Any:
     if codec not in (None, *CODECS):
         raise PoolError(f"{name}: codec={codec!r} is not one of {', '.join(CODECS)}")
     return CODECS[codec or "auto"][version]
+
+
+def encoding(like: Like) -> int:
+    """At most how many bytes one thread holds while it writes: a chunk in order, its code, and a copy of that."""
+    copies = 1 if like.options.get("codec") == "none" else 3
+    return copies * int(np.prod(chunks_of(like), dtype=object)) * like.dtype.itemsize + OVERHEAD
 
 
 def chunks_of(like: Like) -> tuple[int, ...]:
