@@ -47,6 +47,20 @@ def bins(x: Any, rows: int, columns: int, fold: Callable[[Any], Any]) -> Any:
     return jnp.stack([jnp.stack([part(i, j) for j in range(columns)], -1) for i in range(rows)], -2)
 
 
+def wins(x: Any) -> Any:
+    """How many 2 x 2 windows each input wins, by moving each window's choice back to where its taps lie."""
+    taps = windows(x, 2, 1)
+    won = jax.nn.one_hot(taps.argmax(-1), 4, dtype=x.dtype)
+    back = [[(0, 0)] * (x.ndim - 2) + [(i, 1 - i), (j, 1 - j)] for i in range(2) for j in range(2)]
+    return jax.lax.stop_gradient(sum(jnp.pad(won[..., t], pads) for t, pads in enumerate(back)))
+
+
+def unpooled(x: Any, duplicates: str) -> Any:
+    """Winners of overlapping windows, back where they were."""
+    y, places = npx.max_pool(x, 2, 1, return_indices=True)
+    return npx.max_unpool(y, places, 2, 1, duplicates=duplicates)
+
+
 def beta(x: Any) -> Any:
     """One for each channel."""
     return (jnp.arange(1, x.shape[-3] + 1).astype(x.dtype) * 0.7)[:, None, None]
@@ -81,6 +95,8 @@ CASES: dict[str, Case] = {
     ),
     "global max": Case(lambda x: npx.global_max_pool(x, keepdims=False), lambda x: x.max((-2, -1))),
     "global avg": Case(npx.global_avg_pool, lambda x: x.mean((-2, -1), keepdims=True), linear=True),
+    "unpool": Case(lambda x: unpooled(x, "sum"), lambda x: wins(x) * x),
+    "unpool, the last stays": Case(lambda x: unpooled(x, "last"), lambda x: (wins(x) > 0) * x),
     "steps over an axis": Case(
         lambda x: npx.smooth_max_pool(x, 2, axes=(-3, -1)),
         lambda x: jax.nn.logsumexp(
