@@ -22,6 +22,7 @@ class Case:
     ours: Run
     theirs: Run
     linear: bool = False
+    pools_channels: bool = False
 
 
 def windows(x: Any, kernel: int, stride: int, padding: int = 0, fill: float = 0) -> Any:
@@ -38,7 +39,7 @@ def windows(x: Any, kernel: int, stride: int, padding: int = 0, fill: float = 0)
 
 def bins(x: Any, rows: int, columns: int, fold: Callable[[Any], Any]) -> Any:
     """Each bin of the last two axes, folded."""
-    axes = ndpool.AdaptiveMaxPool((rows, columns)).window(x.shape).axes[-2:]
+    axes = ndpool.AdaptiveMaxPool((rows, columns)).window(x.shape[-2:]).axes
 
     def part(i: int, j: int) -> Any:
         (top, height), (left, width) = (axis.span(o) for axis, o in zip(axes, (i, j), strict=True))
@@ -102,6 +103,7 @@ CASES: dict[str, Case] = {
         lambda x: jax.nn.logsumexp(
             jnp.stack([x[..., i : i + 1, :, j::2] for i in range(2) for j in range(2)], -1), -1
         ),
+        pools_channels=True,
     ),
 }  # fmt: skip
 FEW = ("max", "smooth max", "lp", "avg")
