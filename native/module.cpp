@@ -185,7 +185,7 @@ PyObject *run_unpool(PyObject *, PyObject *args) {
              static_cast<char *>(out.buf),
              columns,
              size};
-  i64 per_unit = std::max<i64>(1, (256 << 10) / std::max<i64>(1, size * BYTES[type] + columns * 8));
+  i64 per_unit = job.rows_per_unit();
   Put worst;
   try {
     auto task = std::make_shared<Unpooling>(job, columns || size ? rows : 0, per_unit);  // rows may hold nothing

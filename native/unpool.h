@@ -16,6 +16,8 @@ struct Unpool {
   const char *values, *places;
   char *out;
   i64 columns, size;
+
+  i64 rows_per_unit() const { return most(1, (256 << 10) / most(1, size * BYTES[int(type)] + columns * 8)); }
 };
 
 // The worst comes last. Outside: a place that is neither -1 nor one of the `size`; nothing is written there.

@@ -8,34 +8,26 @@
 //     bins
 //
 // Sizes of the axes that are not pooled are the buffers': [lead, pooled axes, lanes], dense. Plans are kept.
+//
+// Max-unpooling has no window: FORMAT, UNPOOL and what stays where values meet, on places and values [rows, columns].
 #include "xla.h"
 
-#include <condition_variable>
 #include <cstring>
-#include <memory>
-#include <mutex>
-#include <string>
 #include <unordered_map>
-#include <utility>
 
 #include "plan.h"
 #include "run.h"
-#include "xla_ffi.h"
+#include "unpool.h"
+#include "xla_frame.h"
 
 namespace ndpool::xla {
 namespace {
 
 constexpr i64 FORMAT = 1;
+constexpr i64 UNPOOL = 6;  // a mode, behind those of plans
 constexpr size_t HEAD = 10, PER_AXIS = 8;
 constexpr i64 LIMIT = i64(1) << 31;  // of the numbers of an axis: no product of two is beyond 64 bits
 constexpr size_t MOST_PLANS = 512;
-
-struct Wrong {  // what stands in the way
-  Code code;
-  std::string message;
-};
-
-[[noreturn]] void refuse(std::string message) { throw Wrong{Code::invalid_argument, std::move(message)}; }
 
 // -- plans
 // ---------------------------------------------------------------------------------------------------------------
@@ -96,35 +88,15 @@ std::shared_ptr<const OwnedPlan> plan_of(const Key &key) {
   return made;
 }
 
-// -- buffers
-// -------------------------------------------------------------------------------------------------------------
-
-constexpr std::pair<DataType, Type> TYPES[] = {
-    {DataType::boolean, Type::u8}, {DataType::i8, Type::i8},   {DataType::i16, Type::i16}, {DataType::i32, Type::i32},
-    {DataType::i64, Type::i64},    {DataType::u8, Type::u8},   {DataType::u16, Type::u16}, {DataType::u32, Type::u32},
-    {DataType::u64, Type::u64},    {DataType::f16, Type::f16}, {DataType::f32, Type::f32}, {DataType::f64, Type::f64},
-    {DataType::bf16, Type::bf16},
-};
-
-Type type_of(DataType type) {
-  for (auto [theirs, ours] : TYPES)
-    if (theirs == type) return ours;
-  refuse("the kernels do not take elements of this type");
-}
-
-const Buffer &buffer(const Buffers &from, i64 i) {
-  if (from.types[i] != BUFFER) refuse("an argument is not a buffer");
-  return *static_cast<const Buffer *>(from.items[i]);
-}
-
+// The numbers of the attribute: at least FORMAT, a mode and one more.
 const Numbers &numbers(const Attributes &from) {
   for (i64 i = 0; i < from.count; i++)
     if (from.names[i]->length == 4 && !std::memcmp(from.names[i]->data, "plan", 4) && from.types[i] == ARRAY) {
       const auto &found = *static_cast<const Numbers *>(from.items[i]);
       const auto *at = static_cast<const i64 *>(found.data);
-      if (found.type != DataType::i64 || found.count < HEAD) break;
+      if (found.type != DataType::i64 || found.count < 3) break;
       if (at[0] != FORMAT) refuse("this program was made by another version of ndpool; export it again");
-      if (is_between(at[9], 1, MOST_AXES - 3) && found.count == HEAD + size_t(at[9]) * PER_AXIS) return found;
+      return found;
     }
   refuse("this program calls ndpool without a plan");
 }
@@ -154,84 +126,26 @@ void take(Array &to, const Buffer &from, const Plan &p, bool out, i64 bytes) {
   for (int k = n - 1; k >= 0; k--) to.strides[k] = bytes, bytes *= from.dims[k];
 }
 
-// -- threads: XLA's own
-// --------------------------------------------------------------------------------------------------
+// -- a call of a plan
+// ----------------------------------------------------------------------------------------------------
 
-// A run whose units are done by several threads. Who comes late finds it closed, and touches nothing else of it.
-struct Shared {
+struct Running final : Shared {
   std::shared_ptr<const OwnedPlan> plan;
   Run run;
-  i64 units;
-  std::atomic<i64> next{0};
-  std::mutex mutex;
-  std::condition_variable left;
-  int inside = 0;
-  bool open = true;
 
-  Shared(std::shared_ptr<const OwnedPlan> owned, Mode mode, Type type)
-      : plan(std::move(owned)), run(plan->plan, mode, type), units(run.kernels->units(plan->plan, mode)) {}
+  Running(std::shared_ptr<const OwnedPlan> owned, Mode mode, Type type)
+      : Shared(chosen->units(owned->plan, mode)), plan(std::move(owned)), run(plan->plan, mode, type) {}
 
-  void work() {
-    auto claim = [&](i64 &unit) { return (unit = next.fetch_add(1, std::memory_order_relaxed)) < units; };
-    if (!run.work(claim, [] { return true; })) next.store(units, std::memory_order_relaxed);
-  }
-
-  void close() {
-    std::unique_lock<std::mutex> lock(mutex);
-    open = false;
-    left.wait(lock, [&] { return inside == 0; });
-  }
-
-  static void help(void *data) {
-    std::unique_ptr<std::shared_ptr<Shared>> mine(static_cast<std::shared_ptr<Shared> *>(data));
-    Shared &shared = **mine;
-    {
-      std::lock_guard<std::mutex> lock(shared.mutex);
-      if (!shared.open) return;
-      shared.inside++;
-    }
-    shared.work();
-    std::lock_guard<std::mutex> lock(shared.mutex);
-    if (--shared.inside == 0) shared.left.notify_all();
+  void work() override {
+    if (!run.work([this](i64 &unit) { return claim(unit); }, [] { return true; })) stop();
   }
 };
 
-// The threads of XLA's pool; 1 where it has none.
-i64 threads(const Frame &frame) {
-  const Api &api = *frame.api;
-  if (!api.has(api.count_threads) || !api.count_threads || !api.schedule) return 1;
-  i64 found = 1;
-  CountThreads ask{sizeof(CountThreads), nullptr, frame.context, &found};
-  if (Error *error = api.count_threads(&ask)) {
-    DestroyError drop{sizeof(DestroyError), nullptr, error};
-    api.destroy_error(&drop);
-    return 1;
-  }
-  return found;
-}
-
-void run_shared(const Frame &frame, const std::shared_ptr<Shared> &shared) {
-  i64 helpers = std::min(threads(frame), shared->units) - 1;
-  for (i64 i = 0; i < helpers; i++) {
-    auto mine = std::make_unique<std::shared_ptr<Shared>>(shared);
-    Schedule ask{sizeof(Schedule), nullptr, frame.context, Shared::help, mine.get()};
-    if (Error *error = frame.api->schedule(&ask)) {
-      DestroyError drop{sizeof(DestroyError), nullptr, error};
-      frame.api->destroy_error(&drop);
-      break;
-    }
-    mine.release();  // its own now
-  }
-  shared->work();
-  shared->close();
-}
-
-// -- a call
-// --------------------------------------------------------------------------------------------------------------
-
-void call(const Frame &frame) {
-  const Numbers &given = numbers(frame.attributes);
+void call_plan(const Frame &frame, const Numbers &given) {
   const auto *first = static_cast<const i64 *>(given.data);
+  bool whole = given.count >= HEAD && is_between(first[9], 1, MOST_AXES - 3) &&
+               given.count == HEAD + size_t(first[9]) * PER_AXIS;
+  if (!whole) refuse("this program calls ndpool without a plan");
   if (!is_between(first[1], 0, int(Mode::vjp_by_winner)))
     refuse("the plan of this program names a mode that is not known");
   auto mode = Mode(first[1]);
@@ -251,8 +165,8 @@ void call(const Frame &frame) {
   const Plan &p = owned->plan;
   if (no_x && p.law != Law::sum) refuse("this program calls ndpool without an array that its plan asks for");
   auto begin = [&](Mode of) {
-    auto shared = std::make_shared<Shared>(owned, of, type);
-    Job &job = shared->run.job;
+    auto running = std::make_shared<Running>(owned, of, type);
+    Job &job = running->run.job;
     i64 bytes = BYTES[int(type)];
     if (sides.arguments == 1) {
       take(job.x, last, p, false, bytes);
@@ -262,23 +176,73 @@ void call(const Frame &frame) {
     }
     take(job.y, buffer(frame.results, 0), p, !sides.to_inputs, bytes);
     if (sides.results == 2) take(job.b, buffer(frame.results, 1), p, true, p.residual_bytes);
-    return shared;
+    return running;
   };
-  auto finish = [&](const std::shared_ptr<Shared> &shared) {
-    if (Run::elements(p) < SMALL)
-      shared->work();
-    else
-      run_shared(frame, shared);
-    if (shared->run.refused) throw std::bad_alloc();
-    if (shared->run.job.overflow) refuse("a sum does not fit the integers of x; convert x to a wider type first");
+  auto finish = [&](const std::shared_ptr<Running> &running) {
+    run_shared(frame, running, Run::elements(p) >= SMALL);
+    if (running->run.refused) throw std::bad_alloc();
+    if (running->run.job.overflow) refuse("a sum does not fit the integers of x; convert x to a wider type first");
   };
-  auto shared = begin(mode);
+  auto running = begin(mode);
   if (mode == Mode::vjp && p.states_first) {
     auto before = begin(Mode::states);
     finish(before);
-    shared->run.use_states(std::move(before->run.states));
+    running->run.use_states(std::move(before->run.states));
   }
-  finish(shared);
+  finish(running);
+}
+
+// -- a call of max-unpooling
+// ---------------------------------------------------------------------------------------------
+
+struct Unpooling final : Shared {
+  Unpool job;
+  i64 rows, rows_per_unit;
+  std::atomic<Put> worst{Put::done};
+
+  Unpooling(const Unpool &unpool, i64 all, i64 per_unit)
+      : Shared((all + per_unit - 1) / per_unit), job(unpool), rows(all), rows_per_unit(per_unit) {}
+
+  void work() override {
+    WithSmallNumbers small;
+    for (i64 unit; claim(unit);) {
+      Put put = unpool(job, unit * rows_per_unit, std::min(rows, (unit + 1) * rows_per_unit));
+      for (Put before = worst; put > before && !worst.compare_exchange_weak(before, put);) {
+      }
+      if (put >= Put::no_memory) stop();
+    }
+  }
+};
+
+void call_unpool(const Frame &frame, const Numbers &given) {
+  i64 meet = static_cast<const i64 *>(given.data)[2];
+  if (given.count != 3 || !is_between(meet, 0, int(Meet::any)) || frame.arguments.count != 2 ||
+      frame.results.count != 1)
+    refuse("this program calls ndpool without a plan");
+  const Buffer &places = buffer(frame.arguments, 0), &values = buffer(frame.arguments, 1);
+  const Buffer &out = buffer(frame.results, 0);
+  Type type = type_of(values.type);
+  bool fits = places.rank == 2 && values.rank == 2 && out.rank == 2 && out.type == values.type &&
+              (places.type == DataType::i32 || places.type == DataType::i64) &&
+              (Meet(meet) != Meet::any || type == Type::u8);
+  for (int i = 0; fits && i < 2; i++) fits = places.dims[i] == values.dims[i] && (i || out.dims[i] == values.dims[i]);
+  if (!fits) refuse("an array has not the shape or type that its plan has");
+  i64 rows = values.dims[0], columns = values.dims[1], size = out.dims[1];
+  if (rows == 0 || columns + size == 0) return;
+  Unpool job{type,
+             Meet(meet),
+             places.type == DataType::i64,
+             static_cast<const char *>(values.data),
+             static_cast<const char *>(places.data),
+             static_cast<char *>(out.data),
+             columns,
+             size};
+  auto running = std::make_shared<Unpooling>(job, rows, job.rows_per_unit());
+  run_shared(frame, running, rows * (columns + size) >= SMALL);
+  if (running->worst == Put::outside) refuse("indices has a place outside the output; give a larger output_size");
+  if (running->worst == Put::no_memory) throw std::bad_alloc();
+  if (running->worst == Put::overflow)
+    refuse("values that meet add up beyond the integers of y; convert y to a wider type first");
 }
 
 // XLA asks once, when the handler is registered, which version it is made for.
@@ -301,7 +265,9 @@ Error *run(Frame *frame) {
     return frame->api->create_error(&error);
   };
   try {
-    call(*frame);
+    const Numbers &given = numbers(frame->attributes);
+    bool unpools = static_cast<const i64 *>(given.data)[1] == UNPOOL;
+    (unpools ? call_unpool : call_plan)(*frame, given);
     return nullptr;
   } catch (const Wrong &wrong) {
     return failed(wrong.code, ("ndpool: " + wrong.message).c_str());

@@ -47,7 +47,7 @@ def max_unpool(
     [[0, 5, 0, 0], [0, 0, 0, 9]]
     """
     with named("max_unpool"):
-        if (adapter := arrays.find(y, "y")) and adapter.unpools:
+        if adapter := arrays.find(y, "y"):
             given = {"kernel_size": kernel_size, "stride": stride, "padding": padding, "output_size": output_size}
             return adapter.unpool(y, indices, given | {"axes": axes, "layout": layout, "duplicates": duplicates})
         shape = shape_of(y, "y")

@@ -22,6 +22,7 @@ class Case:
     ours: Run
     theirs: Run
     linear: bool = False
+    pools_channels: bool = False
 
 
 def windows(x: Any, kernel: int, stride: int, padding: int = 0, fill: float = 0) -> Any:
@@ -38,13 +39,27 @@ def windows(x: Any, kernel: int, stride: int, padding: int = 0, fill: float = 0)
 
 def bins(x: Any, rows: int, columns: int, fold: Callable[[Any], Any]) -> Any:
     """Each bin of the last two axes, folded."""
-    axes = ndpool.AdaptiveMaxPool((rows, columns)).window(x.shape).axes[-2:]
+    axes = ndpool.AdaptiveMaxPool((rows, columns)).window(x.shape[-2:]).axes
 
     def part(i: int, j: int) -> Any:
         (top, height), (left, width) = (axis.span(o) for axis, o in zip(axes, (i, j), strict=True))
         return fold(x[..., top : top + height, left : left + width])
 
     return jnp.stack([jnp.stack([part(i, j) for j in range(columns)], -1) for i in range(rows)], -2)
+
+
+def wins(x: Any) -> Any:
+    """How many 2 x 2 windows each input wins, by moving each window's choice back to where its taps lie."""
+    taps = windows(x, 2, 1)
+    won = jax.nn.one_hot(taps.argmax(-1), 4, dtype=x.dtype)
+    back = [[(0, 0)] * (x.ndim - 2) + [(i, 1 - i), (j, 1 - j)] for i in range(2) for j in range(2)]
+    return jax.lax.stop_gradient(sum(jnp.pad(won[..., t], pads) for t, pads in enumerate(back)))
+
+
+def unpooled(x: Any, duplicates: str) -> Any:
+    """Winners of overlapping windows, back where they were."""
+    y, places = npx.max_pool(x, 2, 1, return_indices=True)
+    return npx.max_unpool(y, places, 2, 1, duplicates=duplicates)
 
 
 def beta(x: Any) -> Any:
@@ -81,11 +96,14 @@ CASES: dict[str, Case] = {
     ),
     "global max": Case(lambda x: npx.global_max_pool(x, keepdims=False), lambda x: x.max((-2, -1))),
     "global avg": Case(npx.global_avg_pool, lambda x: x.mean((-2, -1), keepdims=True), linear=True),
+    "unpool": Case(lambda x: unpooled(x, "sum"), lambda x: wins(x) * x),
+    "unpool, the last stays": Case(lambda x: unpooled(x, "last"), lambda x: (wins(x) > 0) * x),
     "steps over an axis": Case(
         lambda x: npx.smooth_max_pool(x, 2, axes=(-3, -1)),
         lambda x: jax.nn.logsumexp(
             jnp.stack([x[..., i : i + 1, :, j::2] for i in range(2) for j in range(2)], -1), -1
         ),
+        pools_channels=True,
     ),
 }  # fmt: skip
 FEW = ("max", "smooth max", "lp", "avg")

@@ -75,6 +75,14 @@ def test_without_wide_numbers(dtype: str, way: str) -> None:
         np.testing.assert_allclose(np.asarray(g).astype(float), want.astype(float), rtol=2e-2)
 
 
+@pytest.mark.parametrize("dtype", ["int64", "uint64"])
+def test_sums_of_64_bits(way: str, dtype: str) -> None:
+    x = np.array([[np.iinfo(dtype).max - 1, 1, 5, 7]], dtype)
+    for function in ("sum_pool", "avg_pool"):
+        want = getattr(ndpool, function)(x, (2,))
+        np.testing.assert_array_equal(getattr(npx, function)(jnp.asarray(x), (2,)), want)
+
+
 @pytest.mark.skipif(not ffi.available(), reason="XLA does not call the native engine")
 def test_a_sum_that_does_not_fit_is_an_error() -> None:
     x = jnp.full((4, 4), 100, jnp.int8)

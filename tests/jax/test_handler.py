@@ -90,7 +90,8 @@ def test_those_numbers_are_a_plan() -> None:
     ("at", "to", "message"),
     [
         (0, 99, "made by another version of ndpool; export it again"),
-        (1, 6, "names a mode that is not known"),
+        (1, 6, "without a plan"),
+        (1, 7, "names a mode that is not known"),
         (1, 1, "with other arrays than its plan has"),
         (2, 9, "names a law that is not known"),
         (3, -1, "names a law that is not known"),

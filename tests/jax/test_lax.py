@@ -37,6 +37,15 @@ def geometry(rng: np.random.Generator) -> dict[str, Any]:
     }
 
 
+def cropped(x: Any, init: Any, function: Any, *, padding: Any, base_dilation: Any, **given: Any) -> Any:
+    """lax's reduce_window; what padding cuts off is cut before, because lax has no gradient through that."""
+    if not isinstance(padding, str):
+        cut = [(min(lo, 0), min(hi, 0), d - 1) for (lo, hi), d in zip(padding, base_dilation, strict=True)]
+        x, base_dilation = lax.pad(x, jnp.asarray(init, x.dtype), cut), None
+        padding = [(max(lo, 0), max(hi, 0)) for lo, hi in padding]
+    return lax.reduce_window(x, init, function, padding=padding, base_dilation=base_dilation, **given)
+
+
 def check(seed: int, derivatives: bool) -> None:
     rng = np.random.default_rng(seed)
     given = geometry(rng)
@@ -56,7 +65,7 @@ def check(seed: int, derivatives: bool) -> None:
     # lax has no derivative through a dilated window of a max, nor with another initial value
     if derivatives and theirs.size and init == neutral and set(given["window_dilation"]) == {1}:
         g = [jax.jit(jax.grad(lambda x, f=f: (pooled(f)(x) ** 2).sum()))(x)
-             for f in (npx.reduce_window, lax.reduce_window)]  # fmt: skip
+             for f in (npx.reduce_window, cropped)]  # fmt: skip
         if np.isfinite(theirs).all():
             np.testing.assert_allclose(*g, rtol=1e-12, atol=1e-12, err_msg=str((name, init, given)))
 

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from ndpool.jax import ffi, functional, primitives
+from ndpool.jax import ffi, functional, primitives, unpooling
 from ndpool.jax.pooled import pooled
 
 from .. import cases
@@ -21,6 +21,7 @@ from .. import cases
 def forget() -> None:
     """Drop what was compiled: it is of one way."""
     primitives._compiled.cache_clear()
+    unpooling._compiled.cache_clear()
     jax.clear_caches()
 
 
@@ -34,6 +35,7 @@ def use(way: str, patch: pytest.MonkeyPatch) -> Iterator[None]:
         return
     with patch.context() as composed:
         composed.setattr(ffi, "serves", lambda *_: False)
+        composed.setattr(unpooling, "serves", lambda *_: False)
         forget()
         yield
     forget()

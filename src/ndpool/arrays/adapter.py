@@ -57,8 +57,6 @@ class Adapter(ABC):
     `pool` and `linearize` are the least that there must be. Errors need no name of the op: it is put before them.
     """
 
-    unpools: bool = True  # False: `max_unpool` has an engine for such arrays
-
     @abstractmethod
     def pool(self, op: Op, x: Any) -> Any:
         """op(x): values, and with `return_indices` where they were taken from."""

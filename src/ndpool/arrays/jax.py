@@ -13,8 +13,6 @@ if TYPE_CHECKING:
 
 
 class Arrays(Adapter):
-    unpools = False  # the portable engine does, as for any array-API array
-
     def pool(self, op: Op, x: Any) -> Any:
         return importlib.import_module("ndpool.jax").apply(op, x)
 
@@ -44,6 +42,9 @@ class Arrays(Adapter):
         import jax
 
         return jax.jvp(lambda p: jax.vjp(self._at(op), p)[1](dy)[0], (x,), (dx,))[1]
+
+    def unpool(self, y: Any, indices: Any, arguments: dict[str, Any]) -> Any:
+        return importlib.import_module("ndpool.jax").max_unpool(y, indices, **arguments)
 
 
 ADAPTER = Arrays()

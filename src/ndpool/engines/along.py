@@ -49,7 +49,7 @@ def concat(xp: Any, parts: list[Array], axis: int) -> Array:
         return parts[0]
     shapes = {(*p.shape[:axis], *p.shape[axis + 1 :]) for p in parts}
     if len(shapes) > 1:
-        wide = np.broadcast_shapes(*shapes)
+        wide = tuple(next((n for n in sizes if n != 1), 1) for sizes in zip(*shapes, strict=True))  # n may be a symbol
         parts = [xp.broadcast_to(p, (*wide[:axis], p.shape[axis], *wide[axis:])) for p in parts]
     return xp.concat(parts, axis=axis)
 

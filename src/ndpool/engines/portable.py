@@ -299,7 +299,9 @@ class IntegerSum(Sum):
         down = upper * (1 << 32) + lower
         y = down + self.xp.astype((rest > n - rest) | (rest == n - rest) & (down % 2 == 1), self.dtype)
         least, most = int(self.info.min), int(self.info.max)
-        fits = (upper >= least >> 32) & (upper <= most >> 32) & (y >= least) & (y <= most) & (y >= down)
+        fits = (upper >= least >> 32) & (upper <= most >> 32) & (y >= down)
+        if self.info.bits < 64:
+            fits &= (y >= least) & (y <= most)
         if device(fits) is not None and not bool(self.xp.all(fits)):  # an array that is only traced cannot be asked
             raise PoolError(f"a sum does not fit {self.name}; convert x to a wider type first")
         return y, None

@@ -9,7 +9,7 @@ y = jax.jit(lambda x: npx.max_pool(x, 3, stride=2, padding=1))(x)
 from typing import Any
 
 from . import functional
-from .functional import apply
+from .functional import apply, max_unpool
 from .lax import reduce_window
 
 __all__ = [
@@ -31,6 +31,7 @@ __all__ = [
     "global_sum_pool",
     "lp_pool",
     "max_pool",
+    "max_unpool",
     "min_pool",
     "mode_pool",
     "reduce_window",

@@ -25,6 +25,7 @@ from .pooled import Pooled
 
 TARGET = "ndpool.run"  # what programs call
 FORMAT = 1  # of the numbers; native/xla.cpp has it, too
+UNPOOL = 6  # a mode, behind those of plans
 PER_AXIS = 8
 LIMIT = 1 << 31  # of the numbers of an axis
 

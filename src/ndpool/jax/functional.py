@@ -1,6 +1,7 @@
 """ndpool's functions, `max_pool(x, kernel_size, ...)` and the others, on JAX arrays and tracers.
 
-A function is a record: `apply` runs one. Only `beta` and `norm_type` may be traced values: then they have derivatives.
+A function is a record: `apply` runs one; but `max_unpool`. Only `beta` and `norm_type` may be traced values: then they
+have derivatives.
 """
 
 from __future__ import annotations
@@ -15,13 +16,15 @@ import jax.numpy as jnp
 import numpy as np
 
 from ..api import rank_in
-from ..arguments import named
+from ..arguments import choice, named
 from ..engines import dtypes
-from ..errors import PoolTypeError
+from ..errors import PoolError, PoolTypeError
 from ..op import Op, function_name
 from ..record_text import NAMED
-from . import composed, learnable, primitives
-from .pooled import Pooled, first_winner, of
+from ..spec.law import KINDS
+from ..unpool import pooled_axes, unpooled_shape
+from . import composed, learnable, primitives, unpooling
+from .pooled import Pooled, check_numbers, first_winner, of
 
 NAMES = list(map(function_name, NAMED))  # of the functions: the records whose law is ndpool's
 
@@ -116,10 +119,46 @@ def _reject_traced(name: str, given: dict[str, Any]) -> None:
 globals().update({function_name(record.__name__): _function(record) for record in NAMED.values()})
 
 
+def max_unpool(
+    y: Any,
+    indices: Any,
+    kernel_size: Any,
+    stride: Any = None,
+    padding: Any = 0,
+    *,
+    output_size: tuple[int, ...] | None = None,
+    axes: Any = None,
+    layout: str | None = None,
+    duplicates: str = "sum",
+) -> Any:
+    """Put each value of `y` back where `max_pool(..., return_indices=True)` found it; zeros elsewhere.
+
+    Arguments as in `ndpool.max_unpool`. A place outside the output is an error on the CPU; elsewhere it puts nothing.
+
+    >>> import jax.numpy as jnp
+    >>> max_unpool(jnp.array([[5.0, 9.0]]), jnp.array([[1, 7]]), 2)
+    Array([[0., 5., 0., 0.],
+           [0., 0., 0., 9.]], dtype=float32)
+    """
+    sizes = {"kernel_size": kernel_size, "stride": stride, "padding": padding, "output_size": output_size}
+    _reject_traced("max_unpool", sizes)
+    with named("max_unpool"):
+        y, indices = array(y, "y"), array(indices, "indices")
+        dtypes.check(KINDS, "max_unpool", y.dtype, "y")
+        if dtypes.kind(indices.dtype) != "integer":
+            raise PoolTypeError(f"indices has dtype {indices.dtype}; give the integers of return_indices=True")
+        if indices.shape != y.shape:
+            raise PoolError(f"indices has shape {indices.shape}, but y has {y.shape}; give both the same")
+        choice("duplicates", duplicates, ("sum", "last"))
+        check_numbers(pooled_axes({**sizes, "axes": axes, "layout": layout}, y.ndim), y.shape)
+        out, pooled = unpooled_shape(y.shape, **sizes, axes=axes, layout=layout)
+        return unpooling.unpool(y, indices, out, pooled, duplicates == "last")
+
+
 def ranked(name: str) -> Any:
     """`max_pool2d` is `max_pool` on the last two axes. None for other names."""
     stem, axes = rank_in(name) or ("", ())
-    if stem not in NAMES:
+    if stem not in (*NAMES, "max_unpool"):
         return None
     function = globals()[stem]
 

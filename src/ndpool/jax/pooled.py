@@ -65,16 +65,21 @@ def of(op: Op, shape: Shape) -> Pooled:
             f"{op.name}: a law of your own runs on NumPy arrays and nested lists, not in JAX's programs; "
             "use one of ndpool's laws, or numpy.asarray(x)"
         )
-    fixed = [a for a in op._pooled(len(shape)) if not isinstance(shape[a], int)]
-    if fixed:
-        raise PoolError(
-            f"{op.name}: axis {fixed[0]} is pooled and has the symbolic size {shape[fixed[0]]}; "
-            "give pooled axes numbers (other axes may be symbolic)"
-        )
+    check_numbers(op._pooled(len(shape)), shape)
     # the window of the numbers, checked; then the symbols in their places
     known = op.window(tuple(n if isinstance(n, int) else 1 for n in shape)).axes
     axes = (a.simplified() if isinstance(n, int) else each(n) for a, n in zip(known, shape, strict=True))
     return pooled(op.law, Window(tuple(axes)))
+
+
+def check_numbers(axes: tuple[int, ...], shape: Shape) -> None:
+    """Raise where a pooled axis has a symbol for its size."""
+    for a in axes:
+        if not isinstance(shape[a], int):
+            raise PoolError(
+                f"axis {a} is pooled and has the symbolic size {shape[a]}; "
+                "give pooled axes numbers (other axes may be symbolic)"
+            )
 
 
 def first_winner(one: Pooled) -> Pooled:
