@@ -21,12 +21,13 @@ template <class I> struct Taps {
 };
 
 template <class X, class P>
-INLINE void load_pairs(typename P::From from, i64 at, State<X, P::PLANES> &even, State<X, P::PLANES> &odd) {
+INLINE void load_pairs(const P &p, typename P::From from, i64 at, State<X, P::PLANES> &even, State<X, P::PLANES> &odd) {
   for (int i = 0; i < P::PLANES; i++)
     if (P::READ >> i & 1)
       load_stored_pair<X>(from.at[i] + at, even.at[i], odd.at[i]);
     else
       even.at[i] = odd.at[i] = splat<X>(P::Law::constant[i]);
+  if constexpr (P::LIFTS) even = p.law.lift(even.at[0]), odd = p.law.lift(odd.at[0]);
 }
 
 // A vector of outputs, STRIDE apart, the first of which has its first tap at `at`. COUNT: the number of taps, if it is
@@ -39,24 +40,24 @@ INLINE State<X, P::PLANES> merge_taps(const P &p, typename P::From from, i64 at,
   State<X, P::PLANES> a;
   if (STRIDE == 2 && Law::cheap_merge && taps.gap == 1 && count > 1) {  // two neighbouring taps from the same vectors
     State<X, P::PLANES> even, odd;
-    load_pairs<X, P>(from, at, even, odd);
+    load_pairs<X>(p, from, at, even, odd);
     p.law.shift_index(even, taps.bias);
     p.law.shift_index(odd, I(taps.bias + taps.step));
     p.law.merge(even, odd);
     a = even;
     for (t = 2; t + 1 < count; t += 2) {
-      load_pairs<X, P>(from, at + t, even, odd);
+      load_pairs<X>(p, from, at + t, even, odd);
       p.law.shift_index(even, I(taps.bias + I(t) * taps.step));
       p.law.shift_index(odd, I(taps.bias + I(t + 1) * taps.step));
       p.law.merge(a, even);
       p.law.merge(a, odd);
     }
   } else {
-    a = load<Law, P::READ, X, STRIDE>(from, at);
+    a = p.template load_at<X, STRIDE>(from, at);
     p.law.shift_index(a, taps.bias);
   }
   for (; t < count; t++) {
-    auto b = load<Law, P::READ, X, STRIDE>(from, at + t * taps.gap);
+    auto b = p.template load_at<X, STRIDE>(from, at + t * taps.gap);
     p.law.shift_index(b, I(taps.bias + I(t) * taps.step));
     p.law.merge(a, b);
   }

@@ -56,14 +56,14 @@ Sink<typename Law::T, Law::planes> fold_part(const Law &law, Passes<Law> &passes
   using From = Source<T, Law::planes>;
   const Plan &p = *job.plan;
   constexpr int DX = Law::tangent_plane;
-  constexpr bool BARE = FIRST<Law> == 1 && !Law::lifts;  // x is all that is read
+  constexpr bool ALONE = FIRST<Law> == 1, BARE = ALONE && !Law::lifts;  // x is all that is read, and as it is
   Sink<T, Law::planes> nothing{};
   Region<T> x(p, job.x, p.type, p.flip, passes.part, passes.sizes, passes.span.first);
   passes.even_rows = x.walk().evenly();
   passes.reserve(scratch);
   if constexpr (BARE)
     if (x.direct && passes.reads_rows()) return scratch.failed ? nothing : passes.template run<FIRST<Law>>(x);
-  if constexpr (BARE && Law::unrolls_small_windows)
+  if constexpr (ALONE && Law::unrolls_small_windows)
     if (passes.at_once() > 1 && passes.reads_rows() && !p.flip) {  // two axes at once convert what they read as they go
       Sink<T, Law::planes> states = nothing;
       with_stored<T>(p.type, [&](auto stored) {
@@ -88,11 +88,10 @@ Sink<typename Law::T, Law::planes> fold_part(const Law &law, Passes<Law> &passes
     each_once<T>(x.elements, [&](auto kind, i64 j) INLINE_LAMBDA {
       using X = decltype(kind);
       auto s = law.lift(load<X>(from.at[0] + j), DX > 0 ? load<X>(dx + j) : X{});
-      save<X>(room[0] + j, s.at[0]);
-      if constexpr (DX > 0) save<X>(room[DX] + j, s.at[DX]);
+      for (int i = 0; i < Law::planes; i++)
+        if (Law::tap_planes >> i & 1) save<X>(room[i] + j, s.at[i]);
     });
-    from.at[0] = room[0];
-    if constexpr (DX > 0) from.at[DX] = room[DX];
+    for (int i = 0; i < Law::planes; i++) from.at[i] = room[i];
   }
   if constexpr (!BARE)
     for (int i = 1; i < Law::planes; i++)

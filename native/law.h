@@ -305,6 +305,73 @@ template <class T> struct BackwardPowerRatio {  // of negated values: the lesser
   }
 };
 
+template <class X> INLINE X sign(X x) {  // 0 for 0, NaN for NaN
+  return choose<X>(x > 0, splat<X>(1), choose<X>(x < 0, splat<X>(-1), x));
+}
+
+// A sum of P-th powers of numbers that were float, and (with three planes) of what finite and infinite taps make of
+// their tangents. Double holds all powers; the infinite ones are kept as finite numbers beyond all others, so that a
+// finite tap's share of the derivative is below what float can tell from 0.
+template <class E, int P, int PLANES> struct PowerSum : Plain {
+  using T = E;
+  static_assert(sizeof(T) == 8 && P >= 1 && P <= 3);
+  static constexpr int planes = PLANES, tangent_plane = PLANES == 3 ? 1 : 0;
+  static constexpr unsigned tap_planes = PLANES == 3 ? 7 : 1;
+  static constexpr bool lifts = true, cheap_merge = true, unrolls_small_windows = PLANES == 1;
+  static constexpr T constant[3] = {0, 0, 0};
+  using Backward = Add<T, 1>;
+  Backward backward() const { return {}; }
+  template <class X> INLINE State<X, PLANES> lift(X x, X dx = X{}) const {
+    State<X, PLANES> s;
+    s.at[0] = limited(x) * slope(x);
+    if constexpr (PLANES == 3) {
+      Ints<X> infinite = (limited(x) != x) & (x == x);
+      X tangent = slope(x) * dx;
+      s.at[1] = choose<X>(infinite, X{}, tangent), s.at[2] = choose<X>(infinite, tangent, X{});
+    }
+    return s;
+  }
+  template <class X> INLINE void merge(State<X, PLANES> &a, const State<X, PLANES> &b) const {
+    for (int i = 0; i < PLANES; i++) a.at[i] += b.at[i];
+  }
+  template <class X> INLINE void merge_unordered(State<X, PLANES> &a, const State<X, PLANES> &b) const { merge(a, b); }
+  template <class X> INLINE X value(const State<X, PLANES> &s, X) const { return root_of<X>(s.at[0]); }
+  template <class X> INLINE X tangent(const State<X, PLANES> &s) const {
+    return over_slope<X>(s.at[0], P == 1 ? s.at[1] : choose<X>(s.at[0] < MOST_OF_FINITE, s.at[1], s.at[2]));
+  }
+  template <class X> INLINE State<X, 1> handed_back(const State<X, PLANES> &s, X dy) const {
+    return {{over_slope<X>(s.at[0], dy)}};
+  }
+  template <class X> INLINE X tap_cotangent(const State<X, 1> &s, X x) const { return slope(x) * s.at[0]; }
+
+ private:
+  static constexpr T MOST = P == 1 ? T(__builtin_inf()) : P == 2 ? 0x1p450 : 0x1p300;  // its power is 2^900,
+  static constexpr T MOST_OF_FINITE = 0x1p800;                                         // far above other sums
+  template <class X> static INLINE X limited(X x) {
+    return P == 1 ? x : smaller<X>(splat<X>(MOST), larger<X>(splat<X>(-MOST), x));
+  }
+  template <class X> static INLINE X slope(X x) {  // of |x|^P, over P
+    X a = limited(x);
+    return P == 1 ? sign(x) : P == 2 ? a : choose<X>(a < 0, -a, a) * a;
+  }
+  template <class X> static INLINE X over_slope(X s, X tangent) {  // at the norm; 0 has none
+    if constexpr (P == 1) return tangent;
+    X y = root_of(s);
+    return choose<X>(s == 0, tangent, tangent / (P == 2 ? y : y * y));
+  }
+  template <class X> static INLINE X root_of(X s) {
+    if constexpr (P == 1)
+      return s;
+    else if constexpr (P == 2)
+      return root<X>(s, 0.5);
+    else {
+      X octaves = log_positive<X>(choose<X>(s > 0, s, splat<X>(1))) * T(LOG2_E / 3);  // power_of_two wants none above 0
+      X less = power_of_two<X>(choose<X>(octaves > 0, -octaves, octaves));
+      return choose<X>(s > 0, choose<X>(octaves > 0, 1 / less, less), s);
+    }
+  }
+};
+
 template <class E, int PLANES> struct Lp : Relative<E, PLANES, PowerRatio<E>> {
   using T = E;
   static constexpr bool folds_lines = true, folds_readers = false, lifts = true, merges_zeros = true;
@@ -330,9 +397,6 @@ template <class E, int PLANES> struct Lp : Relative<E, PLANES, PowerRatio<E>> {
 
  private:
   template <class X> INLINE X share(X s) const { return root<X>(s, 1 - 1 / this->ratio.p); }
-  template <class X> static INLINE X sign(X x) {
-    return choose<X>(x > 0, splat<X>(1), choose<X>(x < 0, splat<X>(-1), x));  // 0 for 0, NaN for NaN
-  }
 };
 
 }  // namespace

@@ -62,6 +62,7 @@ template <class L, unsigned READS, class Stored = typename L::T> struct Pass {
   using To = Sink<T, Law::planes>;
   static constexpr int PLANES = Law::planes;
   static constexpr unsigned READ = READS;
+  static constexpr bool LIFTS = Law::lifts && !std::is_same_v<Stored, T>;  // taps as they are stored
   static constexpr bool UNROLLS_ROWS = Law::unrolls_small_windows && READ == FIRST<Law>;
 
   const Law &law;
@@ -101,6 +102,11 @@ template <class L, unsigned READS, class Stored = typename L::T> struct Pass {
             .divisor = divisor};
   }
 
+  template <class X, int STRIDE> INLINE State<X, PLANES> load_at(From from, i64 at) const {
+    auto s = load<Law, READ, X, STRIDE>(from, at);
+    if constexpr (LIFTS) return law.lift(s.at[0]);
+    return s;
+  }
   template <class X> INLINE State<X, PLANES> load_tap(From from, i64 at, i64 tap, I bias) const {
     auto s = load<Law, READ, X>(from, at);
     law.shift_index(s, I(bias + I(tap) * I(tap_step)));

@@ -46,13 +46,16 @@ template <class Visit> void each_row(const Plan &p, const Axis *axes, const Part
 
 // Outputs that count nothing, and inputs that nobody reads, are 0.
 NOINLINE inline void clear_empty(const Plan &p, const Axis *axes, const Part &part, char *y, i64 size) {
+  i64 rows = 0, n = 0;
+  each_row(p, axes, part, [&](i64 at, i64 length, i64 counts, i64) {
+    if (counts == 0) std::memset(y + at * size, 0, size_t(length * size));
+    rows++, n = length;
+  });
   const Axis &inner = axes[p.rank - 1];
   i64 first = p.rank == 1 ? part.from : 0;
-  each_row(p, axes, part, [&](i64 at, i64 n, i64 counts, i64) {
-    for (i64 i = 0; i < n; i++)
-      if (counts == 0 || (p.lanes == 1 && inner.count(first + i) == 0))
-        std::memset(y + (at + i) * size, 0, size_t(size));
-  });
+  for (i64 i = 0; p.lanes == 1 && i < n; i++)
+    if (inner.count(first + i) == 0)
+      for (i64 row = 0; row < rows; row++) std::memset(y + (row * n + i) * size, 0, size_t(size));
 }
 
 // What the innermost axis adds to `each_row`: counts and taps of its outputs as T; ones where lanes are rows.

@@ -62,6 +62,22 @@ template <class S, class T> void load_as(const char *from, i64 stride, T *to, i6
       Vec<float> v = load_halves(from + 2 * i);
       save<Vec<float>>(to + i, flip ? -v : v);
     }
+  if constexpr (std::is_same_v<S, float> && std::is_same_v<T, double>)
+    for (constexpr int N = LANES<Vec<T>>; i + N <= n; i += N) {
+      auto narrow = load<typename VectorOf<S, int(sizeof(S)) * N>::type>(reinterpret_cast<const S *>(from) + i);
+      Vec<T> v = __builtin_convertvector(narrow, Vec<T>);
+      save<Vec<T>>(to + i, flip ? -v : v);
+    }
+  if constexpr (sizeof(S) == 2 && std::is_same_v<T, double>) {  // by way of floats
+    constexpr i64 MANY = 256;
+    float few[MANY];
+    for (i64 m; i < n; i += m) {
+      m = least(n - i, MANY);
+      load_as<S, float>(from + i * i64(sizeof(S)), sizeof(S), few, m, flip);
+      load_as<float, double>(reinterpret_cast<const char *>(few), sizeof(float), to + i, m, false);
+    }
+    return;
+  }
   if constexpr (std::is_integral_v<S> && std::is_integral_v<T> && sizeof(T) == 2 * sizeof(S))
     for (constexpr int N = LANES<Vec<T>>; i + N <= n; i += N) {
       auto narrow = load<typename VectorOf<S, int(N * sizeof(S))>::type>(reinterpret_cast<const S *>(from) + i);
@@ -79,6 +95,12 @@ template <class S, class T> void load_as(const char *from, i64 stride, T *to, i6
 
 template <class S, class T> void store_as(char *to, const T *from, i64 n, bool flip) {
   i64 i = 0;
+  if constexpr (std::is_same_v<S, float> && std::is_same_v<T, double>)
+    for (constexpr int N = LANES<Vec<T>>; i + N <= n; i += N) {
+      Vec<T> v = load<Vec<T>>(from + i);
+      auto narrow = __builtin_convertvector(flip ? -v : v, typename VectorOf<S, int(sizeof(S)) * N>::type);
+      __builtin_memcpy(to + i * i64(sizeof(S)), &narrow, sizeof narrow);
+    }
   if constexpr (std::is_same_v<S, half> && std::is_same_v<T, float>)
     for (constexpr int N = LANES<Vec<float>>; i + N <= n; i += N) {
       Vec<float> v = load<Vec<float>>(from + i);
@@ -127,13 +149,22 @@ template <class X, int STRIDE, class S> INLINE X load_stored(const S *p) {
                                std::make_index_sequence<LANES<X>>());
 }
 
+template <class X, class N, size_t... I> INLINE void widen_pair(N pairs, X &even, X &odd, std::index_sequence<I...>) {
+  using Narrow = typename VectorOf<Element<N>, int(sizeof(N)) / 2>::type;
+  N dealt = shuffle<(int(I) * 2)..., (int(I) * 2 + 1)...>(pairs, pairs);
+  even = __builtin_convertvector(__builtin_bit_cast(Narrow, halve<N>(dealt, 0)), X);
+  odd = __builtin_convertvector(__builtin_bit_cast(Narrow, halve<N>(dealt, 1)), X);
+}
+
 // p[0], p[2], ... and p[1], p[3], ...: of elements half as wide, the lower and the upper halves of words
 template <class X, class S> INLINE void load_stored_pair(const S *p, X &even, X &odd) {
   if constexpr (std::is_same_v<S, Element<X>>)
     load_pair<X>(p, even, odd);
   else if constexpr (LANES<X> == 1)
     even = load_stored<X>(p), odd = load_stored<X>(p + 1);
-  else {
+  else if constexpr (std::is_same_v<S, float>) {
+    widen_pair<X>(load<Same<X, float>>(p), even, odd, std::make_index_sequence<LANES<X>>());
+  } else {
     using I = Int<Element<X>>;
     static_assert(2 * sizeof(S) == sizeof(I));
     constexpr int BITS = 8 * sizeof(S);
@@ -163,6 +194,8 @@ template <class S, class X> INLINE void save_stored(char *to, X v) {
 template <class T, class Visit> INLINE void with_stored(Type type, Visit visit) {
   if constexpr (std::is_same_v<T, float>) {
     if (type == Type::bf16) visit(bfloat());
+  } else if constexpr (std::is_same_v<T, double>) {
+    if (type == Type::f32) visit(float());
   } else if constexpr (std::is_same_v<T, int16_t>) {
     if (type == Type::u8) visit(uint8_t());
     if (type == Type::i8) visit(int8_t());

@@ -454,3 +454,33 @@ def test_short_rows_stay_in_their_arrays(law: Law, k: int, s: int, p: int, dtype
         for seen in (x, x[:, ::-1], x[::-1], np.broadcast_to(x[:1], shape)):
             native.bind(window, law, seen).write(seen, out)
             assert_close(out, portable.forward(window, law, seen), (shape, seen.strides))
+
+
+# -- whole powers up to 3, of floats that are shorter than double, are summed as they are ------------------------------
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+@pytest.mark.parametrize("p", [1, 2, 3, 3.5, 4])
+def test_norms_from_the_least_number_to_the_largest(p: float, dtype: str) -> None:
+    info, taps = np.finfo(dtype), 4
+    window = Window((each(9), slide(taps, taps)))
+    for v in (float(info.smallest_subnormal), float(info.tiny), 1.0, float(info.max) / taps, float(info.max)):
+        x = np.full(window.shape, v, dtype)
+        linear = native.linearize(window, lp(p), x)
+        with np.errstate(over="ignore"):
+            want = np.longdouble(v) * taps ** (1 / p)
+            np.testing.assert_allclose(linear.y, np.full((9, 1), want).astype(dtype), 4 * float(info.eps))
+        if v >= info.tiny:
+            np.testing.assert_allclose(linear.vjp(np.ones((9, 1), dtype)), taps ** (1 / p - 1), 32 * float(info.eps))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("p", [1, 2, 3, 3.5])
+def test_infinite_taps_share_the_derivative_of_a_norm(p: float, dtype: str) -> None:
+    x = np.array([np.inf, 1, -np.inf, np.finfo(dtype).max, 0], dtype)
+    window, shares = Window((slide(5, 5),)), np.array([1, p == 1, -1, p == 1, 0]) * 2.0 ** (0 if p == 1 else 1 / p - 1)
+    linear = native.linearize(window, lp(p), x)
+    assert linear.y == np.inf
+    np.testing.assert_allclose(linear.vjp(np.ones(1, dtype)), shares, 1e-6)
+    for tap in range(5):
+        np.testing.assert_allclose(linear.jvp(np.eye(5, dtype=dtype)[tap]), shares[tap], 1e-6)
