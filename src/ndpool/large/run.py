@@ -18,7 +18,7 @@ from typing import Any, TypedDict
 
 from ..engines.native import keeping_at_most
 from ..errors import PoolError
-from ..settings import bytes_in, threads
+from ..settings import bytes_in, on_one_thread, threads
 from .journal import Journal
 from .progress import Progress, shown
 from .progress import size as how_much
@@ -229,7 +229,8 @@ def _sharing(work: Work, plan: Plan, finished: Callable[[int], bool]) -> Work:
 
 
 def _tile(work: Work, tile: Slices, stores: Sequence[Store]) -> None:
-    work.make(tile, stores)
+    with on_one_thread():  # tiles beside one another are threads enough, and each folds in the memory planned for one
+        work.make(tile, stores)
 
 
 def _collect(
