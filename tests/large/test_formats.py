@@ -24,6 +24,8 @@ from ndpool.large import mapped
 from ndpool.large.mapped import Layout, Mapped, in_one_piece, new_file
 from ndpool.large.store import FORMATS, Like, create_store, cut, format_of, open_store, remove, shape_of, split, whole
 
+from .peaks import peaks
+
 # -- TIFF --------------------------------------------------------------------------------------------------------------
 
 TIFFS: dict[str, tuple[tuple[int, ...], dict[str, Any], str, tuple[int, ...]]] = {  # shape, how; axes, chunks
@@ -115,6 +117,10 @@ def test_broken_tiffs(tmp_path: Path) -> None:
     np.testing.assert_array_equal(store.read((slice(0, 32), slice(0, 64))), x[:32])
     with pytest.raises(OSError, match=r"x\.tif: segment 2 of page 0 cannot be decoded"):
         store.read(whole(x.shape))
+    with tifffile.TiffFile(tmp_path / "x.tif", mode="r+") as file:
+        file.pages.first.tags["Compression"].overwrite(34712)  # JPEG 2000, which needs another library
+    with pytest.raises(PoolError, match="requires the 'imagecodecs' package; pip install imagecodecs"):
+        open_store(tmp_path / "x.tif")
     (tmp_path / "y.tif").write_bytes(b"no picture")
     with pytest.raises(OSError, match="is no TIFF file that can be opened"):
         open_store(tmp_path / "y.tif")
@@ -184,6 +190,20 @@ def test_what_is_made_is_what_h5py_reads(tmp_path: Path) -> None:
         assert [dim.label for dim in file["g/x"].dims] == ["y", "x"]
     create_store(f"{tmp_path}/y.h5", Like((2,), np.dtype("?")))
     assert open_store(f"{tmp_path}/y.h5:/data").dtype == bool
+
+
+def test_what_is_announced_is_the_peak(tmp_path: Path) -> None:
+    """Of noise in chunks and segments of some megabytes."""
+    x = np.random.default_rng(0).integers(0, 256, (4, 2048, 2048), "u1")
+    tifffile.imwrite(
+        tmp_path / "x.tif", x, tile=(1024, 2048), compression="zlib", predictor=True, photometric="minisblack"
+    )
+    with h5py.File(tmp_path / "x.h5", "w") as file:
+        file.create_dataset("x", data=x, chunks=(4, 1024, 1024), compression="gzip", shuffle=True)
+    parts = [(slice(0, 2), slice(0, 2048), slice(0, 2048)), (slice(0, 2), slice(500, 1500), slice(500, 1500))]
+    for name in ("x.tif", "x.h5"):
+        found = peaks(tmp_path / name, parts)
+        assert all(peak <= announced <= 1.7 * peak for peak, announced in found), (name, found)
 
 
 # -- pictures ----------------------------------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ from .mapped import Layout, Mapped, allocate
 from .store import Array, Like, Slices, Store, check_dtype, check_options, shape_of, split, state_of
 
 DATASET = "/data"  # of a new file where the name says no other
-CACHE = 8 << 20  # what HDF5 keeps of chunks, at most
+CACHE = 9 << 20  # what HDF5 keeps of chunks, at most, and what it takes itself
 
 
 class Chunked(Store):

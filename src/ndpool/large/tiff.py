@@ -18,7 +18,7 @@ from ..errors import PoolError
 from .mapped import Layout, Mapped, allocate
 from .store import Array, Like, Slices, Store, check_dtype, check_options, cut, shape_of, state_of, within
 
-BUFFER = 1 << 20  # what Python and zlib take for reading and decoding
+BUFFER = 1 << 20  # bytes that reading takes beside
 MOST_OF_TIFF = 2**32 - 2**25  # bytes of an array beyond which its file must be a BigTIFF
 OME_DTYPES = ("int8", "int16", "int32", "uint8", "uint16", "uint32", "float32", "float64", "complex64", "complex128")
 JPEG = (6, 7, 34892, 33007)  # compressions whose segments need tables of the page
@@ -99,8 +99,8 @@ class Segments(Store):
         raise OSError(f"{self.name}: compressed TIFF files are for reading only; write to a new array")
 
     def working(self, part: Slices) -> int:
-        """A segment as it lies in the file, decoded, and once more where a predictor is taken away."""
-        return 3 * math.prod(self.block) * self.dtype.itemsize + BUFFER
+        """A segment as it lies in the file, as zlib decodes and joins it, and as its predictor is taken away."""
+        return 6 * math.prod(self.block) * self.dtype.itemsize + BUFFER
 
     def state(self) -> str:
         return " ".join(state_of(path) for path in sorted({page.path for page in self.pages}))

@@ -15,7 +15,6 @@ from typing import Any
 import numcodecs
 import numpy as np
 import zarr
-from zarr.buffer.cpu import NDBuffer
 from zarr.codecs import BloscCodec, GzipCodec, ZstdCodec
 from zarr.storage import LocalStore
 
@@ -61,7 +60,7 @@ class Zarr(Store):
 
     def _read(self, index: tuple[int, ...], piece: Slices, out: Array) -> None:
         if self.coding is None:
-            self.array.get_basic_selection(piece, out=NDBuffer.from_ndarray_like(out))
+            out[...] = self.array[piece]
             return
         start = tuple(slice(i * n, (i + 1) * n) for i, n in zip(index, self.units, strict=True))
         try:
@@ -73,7 +72,7 @@ class Zarr(Store):
     def write(self, part: Slices, values: Array) -> None:
         for index, piece in cut(part, self.units):
             if self.coding is None:
-                self.array.set_basic_selection(piece, values[within(piece, part)])
+                self.array[piece] = values[within(piece, part)]
                 continue
             replace(self._file(index), partial(self.coding.write, values=values[within(piece, part)]))
 
