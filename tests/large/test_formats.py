@@ -201,8 +201,8 @@ def test_what_is_announced_is_the_peak(tmp_path: Path) -> None:
     with h5py.File(tmp_path / "x.h5", "w") as file:
         file.create_dataset("x", data=x, chunks=(4, 1024, 1024), compression="gzip", shuffle=True)
     parts = [(slice(0, 2), slice(0, 2048), slice(0, 2048)), (slice(0, 2), slice(500, 1500), slice(500, 1500))]
-    for name in ("x.tif", "x.h5"):
-        found = peaks(tmp_path / name, parts)
+    for name, some in (("x.tif", parts), ("x.h5", parts[1:]), ("x.h5", parts[:1])):  # HDF5 keeps what it has freed
+        found = peaks(tmp_path / name, some)
         assert all(peak <= announced <= 1.7 * peak for peak, announced in found), (name, found)
 
 

@@ -72,15 +72,17 @@ class Segments(Store):
             segment = int(np.ravel_multi_index([position.get(i, 0) for i in range(4)], self.grid[:4]))
             base = tuple(slice(i * n, (i + 1) * n) for i, n in zip(index, self.chunks, strict=True))
             inside = dict(zip(self.kept, within(piece, base)[self.lead :], strict=True))
-            target = out[within(piece, part)]
             page = self.pages[int(number)]
             try:
-                values = self._decoded(page, segment)
-                found = values[tuple(inside.get(i, slice(0, 1)) for i in range(1, 5))]
-                target[...] = found.reshape(target.shape)
+                self._put(page, segment, inside, out[within(piece, part)])
             except Exception as error:
                 raise OSError(f"{page.path}: segment {segment} of page {number} cannot be decoded: {error}") from error
         return out
+
+    def _put(self, page: Page, segment: int, inside: dict[int, slice], target: Array) -> None:
+        values = self._decoded(page, segment)
+        found = values[tuple(inside.get(i, slice(0, 1)) for i in range(1, 5))]
+        target[...] = found.reshape(target.shape)
 
     def _decoded(self, page: Page, segment: int) -> Array:
         """A segment as depth, length, width and samples; one that the file has not is the fill value."""
