@@ -31,7 +31,7 @@ def sizes(rank: int, largest: int) -> st.SearchStrategy[tuple[int, ...]]:
 @st.composite
 def targets(draw: st.DrawFn, shape: tuple[int, ...]) -> Target:
     units = draw(sizes(len(shape), 7))
-    return Target(Like(shape, FLOATS), units, encoded=draw(st.booleans()))
+    return Target(Like(shape, FLOATS), units, draw(st.sampled_from((None, 4 * 8 * math.prod(units)))))
 
 
 @st.composite
@@ -135,7 +135,7 @@ def test_many_tiles_along_an_axis_are_sampled_within_a_percent(monkeypatch: pyte
     work = Pooling(
         Counting(np.zeros(4000, FLOATS), (13,)),
         (of_values(MaxPool(7, 3, axes=0), FLOATS),),
-        (Target(Like((1332,), FLOATS), (1,), False),),
+        (Target(Like((1332,), FLOATS), (1,)),),
     )
     plan = measure(Grid((1332,), (2,)), work.needs, 1)
     monkeypatch.setattr(tiles, "SAMPLED", 10**6)
@@ -146,6 +146,6 @@ def test_many_tiles_along_an_axis_are_sampled_within_a_percent(monkeypatch: pyte
 
 def test_fewer_at_a_time_where_more_would_read_much_more() -> None:
     op, shape = of_values(MaxPool(200, 1, axes=0), FLOATS), (400,)
-    work = Pooling(Counting(np.zeros(shape, FLOATS)), (op,), (Target(Like((201,), FLOATS), (1,), False),))
+    work = Pooling(Counting(np.zeros(shape, FLOATS)), (op,), (Target(Like((201,), FLOATS), (1,)),))
     plan = choose(work.shape, work.unit, work.needs, 4 * (400 + 201), 2)  # or two at a time that read 200 and a few
     assert (plan.at_a_time, plan.bytes_read) == (1, 4 * 400)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 from typing import Any
@@ -99,6 +100,13 @@ def test_chunks_of_the_fill_value_have_no_files(tmp_path: Path) -> None:
     made.write(whole(x.shape), np.zeros_like(x))
     assert not [file for file in (tmp_path / "x.zarr" / "c").rglob("*") if file.is_file()]
     assert not open_store(tmp_path / "x.zarr").read(whole(x.shape)).any()
+
+
+def test_chunks_that_are_missing_without_a_fill_value(tmp_path: Path) -> None:
+    zarr.create_array(tmp_path / "x.zarr", shape=(2, 2), dtype="u1", zarr_format=2, fill_value=None)
+    metadata = json.loads((tmp_path / "x.zarr" / ".zarray").read_text())
+    (tmp_path / "x.zarr" / ".zarray").write_text(json.dumps({**metadata, "fill_value": None}))
+    assert not open_store(tmp_path / "x.zarr").read(whole((2, 2))).any()
 
 
 # -- broken files ------------------------------------------------------------------------------------------------------

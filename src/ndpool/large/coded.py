@@ -240,7 +240,7 @@ def coding_of(metadata: dict[str, Any], dtype: np.dtype[Any], fill: Any) -> Chun
             axes = tuple(range(len(shape)))[:: -1 if metadata["order"] == "F" else 1]
             named = [*(metadata.get("filters") or ()), *filter(None, [metadata.get("compressor")])]
             codecs = tuple(c if isinstance(c, numcodecs.abc.Codec) else numcodecs.get_codec(c) for c in named)
-            return Chunk(shape, dtype, 0 if fill is None else fill, axes, codecs)
+            return Chunk(shape, dtype, fill, axes, codecs)
         grid = metadata["chunk_grid"]
         return _coding(tuple(grid["configuration"]["chunk_shape"]), dtype, fill, list(metadata["codecs"]))
     except (KeyError, LookupError, TypeError, ValueError):

@@ -62,7 +62,7 @@ class Layout:
         for n, size in (*zip(shape_of(part), self.shape, strict=True),)[:: 1 if self.order == "F" else -1]:
             runs, together = (runs, n == size) if together else (runs * n, False)
         first, last = self.span(part)
-        apart, at_most = runs * 2 * FOLIO, min(last - first + 2 * FOLIO, self.offset + self.nbytes + PIECE)
+        apart, at_most = runs * 2 * FOLIO, min(last - first + 2 * FOLIO, self.offset + self.nbytes + mmap.PAGESIZE)
         return min(apart, max(0, at_most - own)) if own else 0
 
     def windows(self, part: Slices) -> Iterator[Slices]:

@@ -45,7 +45,8 @@ class Zarr(Store):
         self.shape, self.chunks = array.shape, array.chunks
         self.units = array.shards or array.chunks
         self.axes = axes_of(array, path)
-        self.coding = coding_of(array.metadata.to_dict(), array.dtype, array.fill_value) if path else None
+        self.fill = 0 if array.fill_value is None else array.fill_value
+        self.coding = coding_of(array.metadata.to_dict(), array.dtype, self.fill) if path else None
         if self.coding is not None and self.coding.chunk.axes == (*range(array.ndim),)[::-1]:
             self.order = "F" if array.ndim > 1 else "C"
 
@@ -67,7 +68,7 @@ class Zarr(Store):
             with Path(self._file(index)).open("rb") as file:
                 self.coding.read(file, out, within(piece, start))
         except FileNotFoundError:
-            out[...] = self.array.fill_value
+            out[...] = self.fill
 
     def write(self, part: Slices, values: Array) -> None:
         for index, piece in cut(part, self.units):
@@ -79,7 +80,7 @@ class Zarr(Store):
     def working(self, part: Slices) -> int:
         """A chunk as it lies in its file, where noise is no shorter, and as it is decoded to take some of it."""
         if self.coding is None:
-            return 3 * int(np.prod(self.units, dtype=object)) * self.dtype.itemsize
+            return 4 * int(np.prod(self.units, dtype=object)) * self.dtype.itemsize
         chunk = self.coding.chunk
         copies = 3 if chunk.copies else 1 if shape_of(part) == chunk.shape else 2
         return copies * chunk.nbytes + OVERHEAD
