@@ -6,7 +6,8 @@ process of its own; these take turns, round after round, and the least of each f
     graph    seconds to say what is wanted, and the tasks of the optimized graph
     CPU      seconds of all threads of the process while it computes
     wall     seconds until the result is there
-    memory   the most that the process had while it computed, above what it had before, the result included
+    memory   the most that the process had while it computed, above what it had at first: the blocks of the result and
+             the whole that dask makes of them are in it
 
 coarsen and xarray give the mean of uint8 as float64, and xarray leaves NaN out; map_blocks and map_overlap run NumPy on
 slices.
@@ -125,13 +126,14 @@ def serve(pipe: Any, path: str, dtype: str, word: str, window: str, rival: str) 
     held = np.load(path, mmap_mode="r")
     held.max()  # its pages are there from now on
     x = dask.array.from_array(held, chunks=BLOCK, name="x")
+    had = status("VmRSS")
     while pipe.recv():
         before = time.perf_counter()
         y = RIVALS[window][rival](x, word, window)
         graph = time.perf_counter() - before
         tasks = sum(hasattr(task, "func") for task in dict(dask.optimize(y)[0].dask).values())  # no data, no aliases
         Path("/proc/self/clear_refs").write_text("5")  # the peak begins here
-        had, wall, cpu = status("VmRSS"), time.perf_counter(), time.process_time()
+        wall, cpu = time.perf_counter(), time.process_time()
         result = y.compute(scheduler="threads", num_workers=os.cpu_count())
         wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
         pipe.send((Figures(graph, tasks, cpu, wall, status("VmHWM") - had), np.asarray(result[:9, :9, :9], float)))
