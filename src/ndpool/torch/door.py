@@ -23,7 +23,6 @@ from ..record_text import NAMED
 from . import functional
 from .routing import Call, eager
 
-
 OWN_LAW = "a law of your own runs on NumPy arrays and nested lists, not on tensors; use x.numpy()"
 
 
