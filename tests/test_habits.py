@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import tracemalloc
 import warnings
 from collections.abc import Iterator
 from dataclasses import fields, replace
@@ -17,6 +18,7 @@ from hypothesis import strategies as st
 
 import ndpool
 from ndpool import PoolError, PoolTypeError, PoolWarning, errors
+from ndpool.arrays import converted
 from ndpool.engines import native
 from ndpool.ops import RECORDS as CLASSES
 
@@ -151,6 +153,47 @@ def test_sums_are_kept_in_the_dtype_that_is_asked_for() -> None:
     assert share.tolist() == [[0.5, 0.0], [0.0, 0.5]]
     assert ndpool.avg_pool(x, 2, dtype=cases.BFLOAT16).dtype == cases.BFLOAT16
     assert ndpool.max_pool(x, 2, dtype="float32", return_indices=True)[0].dtype == np.float32
+
+
+PARTED = {
+    op.name: op
+    for op in (
+        ndpool.MaxPool((3, 2), (2, 1), 1, return_indices=True),
+        ndpool.AvgPool(3, 2, 1, ceil_mode=True, count_include_pad=False, axes=(0, -1)),
+        ndpool.SumPool(2, dilation=3, stride=1, axes=-1),
+        ndpool.SmoothMaxPool(5, 3, axes=(0, 1)),
+        ndpool.AdaptiveMinPool((7, None), return_indices=True),
+        ndpool.AdaptiveLpPool(2, 9, axes=0),
+        ndpool.GlobalAvgPool(axes=(0, 2), keepdims=False),
+        ndpool.GlobalMaxPool(axes=1, keepdims=False, return_indices=True),
+    )
+}
+
+
+@pytest.mark.parametrize("op", PARTED.values(), ids=PARTED)
+@pytest.mark.parametrize("order", ["C", "F"])
+def test_converting_in_parts_changes_no_bit(op: Any, order: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(converted, "PART", 200)
+    x = np.random.default_rng(0).integers(0, 250, (31, 20, 29)).astype(np.uint8, order=order)[:, ::-1]
+    assert len(list(converted.boxes(op.window(x.shape).axes, x.strides))) > 5
+    for dtype in ("float32", "int32"):
+        if dtype == "int32" and "integer" not in op.law.kinds:
+            continue
+        got, want = replace(op, dtype=dtype)(x), op(x.astype(dtype))
+        for a, b in zip(*((r if isinstance(r, tuple) else (r,)) for r in (got, want)), strict=True):
+            assert (a.dtype, a.shape) == (b.dtype, b.shape)
+            assert a.tobytes() == b.tobytes()
+
+
+def test_a_dtype_takes_no_copy_of_a_large_array() -> None:
+    x = np.ones((64, 128, 512), np.uint8)
+    tracemalloc.start()
+    try:
+        ndpool.global_sum_pool(x, axes=(1, 2), dtype="uint32")
+        ndpool.max_pool(x, (8, 8), dtype="float32")
+        assert tracemalloc.get_traced_memory()[1] < x.nbytes
+    finally:
+        tracemalloc.stop()
 
 
 def test_derivatives_through_a_dtype() -> None:

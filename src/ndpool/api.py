@@ -11,7 +11,7 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import Any, Concatenate, ParamSpec
 
-from . import ops
+from . import arrays, ops
 from .errors import PoolTypeError
 from .op import Op, function_name
 from .suggest import ARGUMENTS
@@ -24,8 +24,11 @@ def _function(record: Callable[P, Op]) -> Callable[Concatenate[Any, P], Any]:
     """`function(x, *args)` is `record(*args)(x)`."""
 
     made = lru_cache(maxsize=256, typed=True)(record)
+    name = function_name(record.__name__)
 
     def call(x: Any, /, *args: Any, out: Any = None, **kwargs: Any) -> Any:
+        if arrays.compiler is not None and arrays.compiler.is_tracing() and arrays.compiler.takes(x):
+            return arrays.compiler.call(name, x, out, *args, **kwargs)
         try:
             op = made(*args, **kwargs)
         except TypeError:  # arguments that cannot be remembered, or wrong ones
@@ -40,7 +43,7 @@ def _function(record: Callable[P, Op]) -> Callable[Concatenate[Any, P], Any]:
     out = inspect.Parameter("out", inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Any)
     call.__signature__ = own.replace(parameters=[x, *own.parameters.values(), out], return_annotation=Any)  # type: ignore[attr-defined]
     call.__doc__ = f"`{record.__name__}(...)(x)`. {record.__doc__}"
-    call.__name__ = call.__qualname__ = function_name(record.__name__)
+    call.__name__ = call.__qualname__ = name
     call.__module__ = "ndpool"
     return call
 

@@ -189,6 +189,8 @@ class Op(ABC):
 
         `out` is a NumPy array (or two, with indices) that the result is put into, and which is given back.
         """
+        if arrays.compiler is not None and arrays.compiler.is_tracing() and arrays.compiler.takes(x):
+            return arrays.compiler.run(self, x, out)
         if out is None and not self._two:
             return self.forward(x)
         with named(self.name):

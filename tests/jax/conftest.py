@@ -19,6 +19,16 @@ def _wide(request: pytest.FixtureRequest) -> Iterator[None]:
         yield
 
 
+@pytest.fixture(autouse=True)
+def _forgotten(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Long tables compile thousands of programs, whose memory one process has not."""
+    yield
+    if "long" in request.keywords:
+        import jax
+
+        jax.clear_caches()
+
+
 @pytest.fixture(params=["handler", "composed"])
 def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """Each of the ways that a primitive runs: XLA's call of the engine, or JAX's own operations."""

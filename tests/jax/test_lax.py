@@ -80,7 +80,6 @@ def test_any_geometry_is_laxs() -> None:
 def test_thousands_of_geometries_are_laxs(part: int) -> None:
     for seed in range(100 * part, 100 * part + 100):
         check(1000 + seed, derivatives=True)
-    jax.clear_caches()
 
 
 @pytest.mark.long
@@ -108,7 +107,6 @@ def test_thousands_of_geometries_are_torchs(part: int) -> None:
         note = str((name, shape, given))
         np.testing.assert_allclose(got, y.detach().numpy(), rtol=1e-12, atol=1e-12, err_msg=note)
         np.testing.assert_allclose(pull(2 * got)[0], leaf.grad.numpy(), rtol=1e-12, atol=1e-12, err_msg=note)
-    jax.clear_caches()
 
 
 def test_laxs_limits_are_not_ours() -> None:

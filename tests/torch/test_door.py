@@ -16,6 +16,7 @@ import ndpool.torch
 from ndpool import ops
 from ndpool.ops import RECORDS
 
+from ..cases import ENERGY
 from .ops import QUIET
 
 pytestmark = QUIET
@@ -128,3 +129,45 @@ def test_code_that_cannot_be_read_is_passed_over() -> None:
     exec("class Made(nn.Module):\n    def forward(self, x):\n        return F.max_pool2d(x, 2)", space)
     assert ndpool.torch.convert(space["Made"]()).called == ()
     assert ndpool.torch.convert(nn.Sequential(nn.MaxPool2d(2))).called == ()
+
+
+# -- under torch.compile -----------------------------------------------------------------------------------------------
+
+MAX, TWO = ndpool.MaxPool(3, 2, 1), ndpool.GlobalMinPool(keepdims=False, return_indices=True)
+COMPILED = {
+    "a function": lambda x: ndpool.smooth_max_pool(x, (2, 3), layout="NHWC", beta=2.0),
+    "another spelling": lambda x: ndpool.avg_pool1d(x, 2),
+    "a record": MAX,
+    "a record of two results": lambda x: TWO(x)[0],
+    "a dtype": lambda x: ndpool.sum_pool(x, 2, dtype="float64"),
+    "unpooled": lambda x: ndpool.max_unpool(*ndpool.max_pool(x, 2, return_indices=True), 2),
+}
+
+
+@pytest.mark.parametrize("f", COMPILED.values(), ids=COMPILED)
+def test_the_door_compiles_whole(f: Any) -> None:
+    """Without a break in the graph, and with its gradient."""
+    torch.compiler.reset()  # a limit on how often one piece of code is compiled counts these lambdas as one
+    x = torch.randn(2, 3, 6, 8)
+    found = []
+    for run in (f, torch.compile(lambda x: f(x * 1.0), fullgraph=True, backend="aot_eager")):
+        leaf = x.clone().requires_grad_()
+        y = run(leaf)
+        (y**2).sum().backward()
+        found.append((y.detach(), leaf.grad))
+    torch.testing.assert_close(found[1], found[0])
+
+
+OWN_LAW = ndpool.Pool(ENERGY, 2)
+
+
+@pytest.mark.parametrize(
+    ("f", "message"),
+    [
+        (lambda x: ndpool.max_pool(x, 2, out=x), "out is for results that are NumPy arrays"),
+        (lambda x: OWN_LAW(x + 1), "a law of your own runs on NumPy arrays"),
+    ],
+)
+def test_what_the_door_refuses_while_it_compiles(f: Any, message: str) -> None:
+    with pytest.raises(Exception, match=message):
+        torch.compile(f, fullgraph=True, backend="aot_eager")(torch.zeros(4, 4))

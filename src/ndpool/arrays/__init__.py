@@ -40,6 +40,8 @@ KNOWN: dict[type | str, Adapter | str] = {
 }
 PROTOCOLS = ("__dlpack__", "__array_interface__", "__array__")
 
+compiler: Any = None  # what runs functions and records while torch.compile traces; `ndpool.torch` puts it here
+
 _registered = dict(KNOWN)
 _found: WeakKeyDictionary[type, Adapter | None] = WeakKeyDictionary()  # as many as there are types
 

@@ -5,6 +5,7 @@ ndpool.torch.convert(model)                      # or in a model that exists
 with ndpool.torch.patched(): ...                 # or in code that cannot be edited
 """
 
+from . import door as door  # so that torch.compile finds it
 from . import functional, nn
 from .convert import Conversion, convert, patched
 from .routing import PoolRuntimeError, PoolUnsupportedError

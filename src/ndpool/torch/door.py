@@ -1,27 +1,35 @@
-"""How `ndpool.max_pool(tensor)` and the records come here: ndpool's functions on tensors, autograd and all."""
+"""How `ndpool.max_pool(tensor)` and the records come here: ndpool's functions on tensors, autograd and all.
+
+`ADAPTER` runs records; `Compiler` runs functions and records while torch.compile traces, which sees through neither the
+caches of plans nor the table of adapters.
+"""
 
 from __future__ import annotations
 
+from dataclasses import fields
 from functools import lru_cache
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from .. import arrays
 from ..arrays import Adapter
 from ..arrays.adapter import values_alone
 from ..engines import Linear
 from ..errors import PoolError, PoolTypeError
-from ..op import Op
+from ..op import Op, function_name
 from ..record_text import NAMED
 from . import functional
 from .routing import Call, eager
+
+OWN_LAW = "a law of your own runs on NumPy arrays and nested lists, not on tensors; use x.numpy()"
 
 
 @lru_cache(maxsize=256)
 def _call(op: Op) -> Call:
     if type(op).__name__ not in NAMED:
-        raise PoolTypeError("a law of your own runs on NumPy arrays and nested lists, not on tensors; use x.numpy()")
+        raise PoolTypeError(OWN_LAW)
     return Call(op)
 
 
@@ -82,4 +90,33 @@ def _check(op: Op, name: str, t: Any, like: Tensor) -> None:
         raise PoolTypeError(f"{op.name}: {name} has dtype {got}, but {of} has {have}; convert {name} to {have}")
 
 
+class Compiler:
+    """Functions and records as calls of `ndpool.torch.functional`, which torch.compile traces."""
+
+    is_tracing = staticmethod(torch.compiler.is_dynamo_compiling)
+
+    @staticmethod
+    def takes(x: Any) -> bool:
+        """Whether x is a tensor."""
+        return isinstance(x, Tensor)
+
+    @staticmethod
+    def call(name: str, x: Tensor, out: Any, *args: Any, **kwargs: Any) -> Any:
+        """The function of that name."""
+        if out is not None:
+            raise PoolTypeError(f"{name}: out is for results that are NumPy arrays, and this is a Tensor; leave it out")
+        return getattr(functional, name)(x, *args, **kwargs)
+
+    @staticmethod
+    def run(op: Op, x: Tensor, out: Any) -> Any:
+        """The record: its arguments, to the function."""
+        name = NAMES.get(type(op))
+        if name is None:
+            raise PoolTypeError(OWN_LAW)
+        given = {field.name: getattr(op, field.name) for field in fields(op)}
+        return Compiler.call(name, x, out, **given)
+
+
+NAMES = {record: function_name(name) for name, record in NAMED.items()}
 ADAPTER = Tensors()
+arrays.compiler = Compiler()
