@@ -21,6 +21,7 @@ Kernel max_of_integers;           // forward and winners
 Kernel max_sharing_ties;          // in double: jvp and vjp
 Kernel sum_f32, sum_f64;          // forward and vjp
 Kernel sum_of_integers;           // forward
+Kernel mode_of_labels;            // forward
 Kernel smooth_max_f32, smooth_max_f64, lp;
 Kernel jvp_by_winner, vjp_by_winner, positions;
 

@@ -40,6 +40,8 @@ Kernel *kernel_of(const Plan &p, Mode mode) {
       return max_kernel(p, mode);
     case Law::sum:
       return !real ? sum_of_integers : in_double || sums_long_blocks(p) ? sum_f64 : sum_f32;
+    case Law::mode:
+      return mode_of_labels;
     case Law::smooth_max:
       return in_double ? smooth_max_f64 : smooth_max_f32;
     default:

@@ -12,8 +12,9 @@ namespace ndpool {
 
 constexpr i64 PHASED_FROM = 48;  // outputs of a row from which on its phases are worth rows of their own
 
-enum class Law : int32_t { max, sum, smooth_max, lp };  // min is max, and beta < 0 is beta > 0, of the flipped input
-enum class Ties : int32_t { first, last, all, split };
+// min is max, and beta < 0 is beta > 0, of the flipped input
+enum class Law : int32_t { max, sum, smooth_max, lp, mode };
+enum class Ties : int32_t { first, last, all, split, smallest };  // the last is a mode's
 enum class Mode : int32_t {
   forward,        // x -> y
   winners,        // x -> y, residual

@@ -51,7 +51,7 @@ std::shared_ptr<const OwnedPlan> make(const Key &key) {
   size_t rank = size_t(key[9]);
   auto owned = std::make_shared<OwnedPlan>();
   Plan &p = owned->plan;
-  if (!is_between(key[2], 0, int(Law::lp)) || !is_between(key[3], 0, int(Ties::split)) || key[8] < 0)
+  if (!is_between(key[2], 0, int(Law::mode)) || !is_between(key[3], 0, int(Ties::smallest)) || key[8] < 0)
     refuse("the plan of this program names a law that is not known");
   p.law = Law(key[2]), p.ties = Ties(key[3]), p.ignore_nan = key[4], p.flip = key[5], p.mean = key[6];
   std::memcpy(&p.parameter, &key[7], sizeof p.parameter);
@@ -163,6 +163,7 @@ void call_plan(const Frame &frame, const Numbers &given) {
 
   std::shared_ptr<const OwnedPlan> owned = plan_of(key);
   const Plan &p = owned->plan;
+  if (p.law == Law::mode && mode != Mode::forward) refuse("this program asks for the derivative of a mode");
   if (no_x && p.law != Law::sum) refuse("this program calls ndpool without an array that its plan asks for");
   auto begin = [&](Mode of) {
     auto running = std::make_shared<Running>(owned, of, type);

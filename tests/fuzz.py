@@ -28,7 +28,22 @@ import numpy as np
 
 from ndpool.engines import native, portable, reference
 from ndpool.errors import PoolError
-from ndpool.spec import SUM, Axis, Law, Window, adaptive, each, lp, maximum, mean, minimum, sliding, smooth_max, whole
+from ndpool.spec import (
+    SUM,
+    Axis,
+    Law,
+    Window,
+    adaptive,
+    each,
+    lp,
+    maximum,
+    mean,
+    minimum,
+    mode,
+    sliding,
+    smooth_max,
+    whole,
+)
 
 from .cases import BFLOAT16, BOOL, COMPLEX, FLOATS, INTEGERS, KINDS, NANS, TIES, UNSIGNED, pooled
 
@@ -63,9 +78,12 @@ def draw(rng: Rng) -> Case:
     """A case; large ones are rarer."""
     most = int(rng.choice([60, 600, 6_000, 120_000], p=[0.35, 0.35, 0.2, 0.1]))
     law = draw_law(rng)
-    counted = law.name not in ("max", "min") and bool(rng.integers(2))
+    counted = not law.picks and bool(rng.integers(2))
     window = draw_window(rng, most, counted)
-    while not native.supports(window, law, np.empty(window.shape, np.float32)) or _outputs(window) > 4 * most:
+    while (
+        not native.serves(window, law, np.dtype(np.uint8 if law.no_derivative else np.float32))
+        or _outputs(window) > 4 * most
+    ):
         window = draw_window(rng, most, counted)
     dtypes = [d for d in KINDS[law.name] if d not in COMPLEX]
     dtype = dtypes[rng.integers(len(dtypes))]
@@ -93,8 +111,9 @@ def draw_law(rng: Rng) -> Law:
         mean(None if rng.integers(3) else int(rng.integers(1, 12))),
         smooth_max(sharp if rng.integers(2) else -sharp),
         lp(float(rng.choice([1, 1.5, 2, 2.5, 3, 4, 7]))),
+        mode("smallest" if rng.integers(2) else "first"),
     ]
-    return laws[rng.choice(6, p=[0.25, 0.2, 0.1, 0.15, 0.15, 0.15])]
+    return laws[rng.choice(7, p=[0.25, 0.15, 0.1, 0.15, 0.15, 0.1, 0.1])]
 
 
 def draw_window(rng: Rng, most: int, counted: bool) -> Window:
@@ -259,7 +278,7 @@ def check(case: Case) -> None:
         y, dy = plan.value_and_jvp(case.x, case.dx)
         if not (_same_bits(y, got["y"]) and _same_bits(dy, got["jvp"])):
             raise Disagreement("in one pass, values and tangents have other bits")
-    chosen = law.name in ("max", "min")
+    chosen = law.picks
     whole_numbers = law.name == "sum" or (chosen and law.params[0] != "split")
     scales = {} if chosen and whole_numbers else scale(case)
     for name, value in want.items():
@@ -289,7 +308,7 @@ def oracle(case: Case) -> Any:
     """The spec where that takes no time; else array operations, sums in numbers longer than those compared."""
     if small(case.window):
         return reference
-    return Portable(case.law.name in ("max", "min") or case.x.dtype in INTEGERS)
+    return Portable(case.law.picks or case.x.dtype in INTEGERS)
 
 
 def small(window: Window) -> bool:
@@ -330,7 +349,8 @@ def run(case: Case, engine: Any) -> dict[str, Any]:
         x, dx, dy = (np.array(a, order="C") for a in (case.x, case.dx, case.dy))
     try:
         results = {"forward": engine.forward(window, law, x)} if engine is native else {}
-        if (law.divides and x.dtype in INTEGERS) or (law.first and x.dtype in (*INTEGERS, BOOL)):  # has no derivative
+        steps = (law.divides and x.dtype in INTEGERS) or (law.first and x.dtype in (*INTEGERS, BOOL))
+        if steps or law.no_derivative:
             return results or {"forward": engine.forward(window, law, x)}
         at = engine.linearize(window, law, x)
         results |= {"forward": results.get("forward", at.y), "y": at.y, "jvp": at.jvp(dx), "vjp": at.vjp(dy)}

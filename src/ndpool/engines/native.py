@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from .. import settings
-from ..errors import PoolError
+from ..errors import PoolError, PoolTypeError
 from ..lazy import lazy
 from ..settings import HELD as _SETTINGS
 from ..settings import set_threads as set_threads
@@ -74,6 +74,7 @@ def _extreme(flip: bool) -> Callable[[str, str], KernelLaw]:
 LAWS: dict[str, Callable[..., KernelLaw]] = {
     "max": _extreme(flip=False),
     "min": _extreme(flip=True),
+    "mode": lambda ties: KernelLaw(4, {"first": 0, "smallest": 4}[ties]),
     "sum": lambda: KernelLaw(1),
     "mean": lambda divisor: KernelLaw(1, mean=True, divisor=divisor or 0),
     "smooth_max": lambda beta: KernelLaw(2, flip=beta < 0, parameter=abs(float(beta))),
@@ -250,7 +251,7 @@ class Plan(base.Plan):
         )  # fmt: skip
 
         # where equals share the derivative, the kernels have it of real numbers only
-        self.differentiates = not (law.winners and law.first) or kind(dtype) == "real"
+        self.differentiates = not law.no_derivative and (not (law.winners and law.first) or kind(dtype) == "real")
         self._relatives: dict[Any, Plan] = {}
 
     @lazy
@@ -307,6 +308,8 @@ class Plan(base.Plan):
 
     def linearize(self, x: Array) -> Linear:
         """A max keeps which tap won, a byte per output for up to 256 taps; a sum keeps nothing; other laws keep x."""
+        if self.law.no_derivative:
+            raise PoolTypeError(self.law.no_derivative)
         if not self.differentiates:
             raise PoolError(f"the kernels share no derivative among equals of {name(self.dtype)}; ask the next engine")
         if self.law.linear:
