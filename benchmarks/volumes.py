@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
-BLOBS = 200
+BLOBS = 40
 CELL = 24  # the edge of a cell of labels, in voxels
 
 
-def blobs(shape: tuple[int, int, int], dtype: str, seed: int = 0) -> Any:
-    """Soft spots on a dark ground, with a camera's noise; an eighth of an integer dtype's range is in use."""
-    rng = np.random.default_rng(seed)
+@lru_cache(maxsize=1)
+def blobs(shape: tuple[int, int, int], dtype: str) -> Any:
+    """Soft spots on a dark ground, with a camera's noise."""
+    rng = np.random.default_rng(0)
     volume = np.empty(shape, dtype)
     light = {"uint8": 200.0, "uint16": 8000.0}.get(volume.dtype.name, 1.0)
     widths = rng.uniform(0.02, 0.06, BLOBS) * min(shape)
@@ -30,9 +32,11 @@ def blobs(shape: tuple[int, int, int], dtype: str, seed: int = 0) -> Any:
 
 def labels(shape: tuple[int, int, int], dtype: str) -> Any:
     """Cells with bent walls, each with a number of its own (as far as the dtype has numbers)."""
-    grids = [np.arange(n, dtype=np.float32) for n in shape]
-    z, y, x = (grid.reshape([-1 if a == b else 1 for b in range(3)]) for a, grid in enumerate(grids))
-    bent = (z + 5 * np.sin(y / 17) + 4 * np.sin(x / 11), y + 6 * np.sin(x / 19), x + 5 * np.sin(z / 13))
-    cells = [np.floor(one / CELL).astype(np.int64) + 1 for one in bent]
-    number = (cells[0] * 73856093) ^ (cells[1] * 19349663) ^ (cells[2] * 83492791)
-    return (number % np.iinfo(dtype).max).astype(dtype)
+    y, x = np.ogrid[: shape[1], : shape[2]]
+    volume = np.empty(shape, dtype)
+    for z in range(shape[0]):
+        bent = (z + 5 * np.sin(y / 17) + 4 * np.sin(x / 11), y + 6 * np.sin(x / 19), x + 5 * np.sin(z / 13))
+        cells = [np.floor(one / CELL).astype(np.int64) + 1 for one in bent]
+        number = (cells[0] * 73856093) ^ (cells[1] * 19349663) ^ (cells[2] * 83492791)
+        volume[z] = number % min(np.iinfo(dtype).max, 2**62)
+    return volume

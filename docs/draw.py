@@ -1,15 +1,18 @@
-"""Draws the pictures of the documents: `python docs/draw.py` writes architecture.svg and pooling.svg beside itself.
+"""Draws the pictures of the documents: `python docs/draw.py` writes architecture.svg and others beside itself.
 
 Each picture brings its own background, light or dark as the reader's browser asks, so it can stand on any page. Colours
-are class names; `LIGHT_AND_DARK` says what they look like. `tests/test_docs.py` draws both again and compares.
+are class names; `LIGHT_AND_DARK` says what they look like. `tests/test_docs.py` draws all again and compares.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from html import escape
+from itertools import pairwise
 from math import exp
 from pathlib import Path
+
+import numpy as np
 
 import ndpool
 
@@ -266,9 +269,61 @@ def _pooling() -> Iterator[str]:
         yield text(340 + 7.6 * len(code) + 8, y, words, "faint", 12)
 
 
+# -- pyramid.svg: a plane of a volume, and of its smaller levels -----------------------------------------------------
+
+SPOTS = ((24, 13, 12, 9), (22, 33, 17, 6), (27, 20, 35, 11), (20, 38, 39, 5), (25, 8, 31, 4), (24, 27, 26, 3))
+LEVELS = {"mean": ndpool.AvgPool((2, 2, 2)), "max": ndpool.MaxPool((2, 2, 2))}
+
+
+def volume(size: int) -> np.ndarray:
+    """Soft spots and noise, as the tutorial's volume."""
+    z, y, x = np.ogrid[:size, :size, :size]
+    light = sum(np.exp(-((z - a) ** 2 + (y - b) ** 2 + (x - c) ** 2) / w**2) for a, b, c, w in SPOTS)
+    noise = np.random.default_rng(0).random((size,) * 3) - 0.5
+    return np.clip(20 + 170 * light + 60 * noise, 0, 255).astype(np.uint8)
+
+
+def plane(left: float, top: float, cell: float, values: np.ndarray) -> Iterator[str]:
+    """Values as squares, of which neighbours of one shade are one rectangle; a path for each of 16 shades."""
+    shades: dict[int, list[str]] = {}
+    for r, row in enumerate(values // 16):
+        starts = [0, *(np.flatnonzero(np.diff(row)) + 1).tolist(), len(row)]
+        for begin, end in pairwise(starts):
+            wide = (end - begin) * cell
+            shades.setdefault(int(row[begin]), []).append(
+                f"M{left + begin * cell:g} {top + r * cell:g}h{wide:g}v{cell:g}h-{wide:g}z"
+            )
+    for shade, squares in sorted(shades.items()):
+        yield f'<path class="blue" fill-opacity="{(shade + 1) / 16:.2f}" d="{"".join(squares)}"/>'
+    yield rect(left, top, cell * values.shape[1], cell * values.shape[0], "rule", 0)
+
+
+def pyramid() -> str:
+    """The middle plane of a volume, and of the levels that `ndpool pyramid` makes of it by mean and by max."""
+    return page(690, 410, "A pyramid: the middle plane of each level, by mean and by max", _pyramid())
+
+
+def _pyramid() -> Iterator[str]:
+    base, cell, top = volume(48), 5.5, 62
+    yield text(30, 34, "0", "ink code bold", 15)
+    yield text(50, 34, "48 x 48 x 48", "faint", 13)
+    yield from plane(30, top, cell, base[24])
+    yield text(30, top + 48 * cell + 26, "ndpool pyramid scan.npy", "ink code", 11.5)
+    for row, (name, op) in enumerate(LEVELS.items()):
+        x, y, level = 350.0, top + row * 184, base
+        yield text(x, y - 8, name, "ink bold", 14)
+        for number in (1, 2, 3):
+            level = op(level)
+            yield from plane(x, y, cell, level[len(level) // 2])
+            yield text(x, y + len(level) * cell + 16, str(number), "ink code bold", 12)
+            if number < 3:
+                yield text(x + 14, y + len(level) * cell + 16, " x ".join(map(str, level.shape)), "faint", 11)
+            x += len(level) * cell + 36
+
+
 # -- writing them ----------------------------------------------------------------------------------------------------
 
-PICTURES = {"architecture.svg": architecture, "pooling.svg": pooling}
+PICTURES = {"architecture.svg": architecture, "pooling.svg": pooling, "pyramid.svg": pyramid}
 
 if __name__ == "__main__":
     for name, draw in PICTURES.items():

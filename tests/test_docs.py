@@ -9,7 +9,12 @@ import doctest
 import importlib.util
 import inspect
 import math
+import os
 import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Callable
 from fractions import Fraction
 from functools import cache
 from pathlib import Path
@@ -447,9 +452,12 @@ def pictures() -> Any:
     return module
 
 
-@pytest.mark.parametrize("name", ["architecture.svg", "pooling.svg"])
+DRAWN = ["architecture.svg", "pooling.svg", "pyramid.svg"]
+
+
+@pytest.mark.parametrize("name", DRAWN)
 def test_pictures_are_as_drawn(name: str) -> None:
-    assert set(pictures().PICTURES) == {"architecture.svg", "pooling.svg"}
+    assert set(pictures().PICTURES) == set(DRAWN)
     drawn = pictures().PICTURES[name]()
     assert (ROOT / "docs" / name).read_text(encoding="utf-8") == drawn, "run `python docs/draw.py`"
 
@@ -482,26 +490,32 @@ def test_links_lead_somewhere(page: Path) -> None:
 # -- the Python blocks -----------------------------------------------------------------------------------------------
 
 
-def blocks(text: str) -> list[tuple[int, str]]:
-    """Each ```python block with the number of its first line."""
-    found = re.finditer(r"^```python[^\n]*\n(.*?)^```[ \t]*$", text, re.MULTILINE | re.DOTALL)
-    return [(text.count("\n", 0, match.start(1)) + 1, match[1]) for match in found]
+def blocks(text: str) -> list[tuple[int, str, str]]:
+    """Each ```python and ```sh block: the number of its first line, its language, and what is in it."""
+    found = re.finditer(r"^```(python|sh)\b[^\n]*\n(.*?)^```[ \t]*$", text, re.MULTILINE | re.DOTALL)
+    return [(text.count("\n", 0, match.start(2)) + 1, match[1], match[2]) for match in found]
 
 
-def run(name: str, text: str) -> int:
-    """Run a document's blocks in order in one namespace; the number of blocks."""
+def run(name: str, text: str, shell: Callable[[str], object] | None = None) -> int:
+    """Run a document's blocks in order, those of Python in one namespace, others by `shell`; the number of blocks."""
     namespace: dict[str, Any] = {"__name__": "__main__"}
     runner = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE, verbose=False)
     report: list[str] = []
-    for line, block in blocks(text):
-        if ">>>" in block:
+    ran = 0
+    for line, language, block in blocks(text):
+        if language == "sh":
+            if shell is None:
+                continue
+            shell(block)
+        elif ">>>" in block:
             test = doctest.DocTestParser().get_doctest(block, namespace, name, name, line - 1)
             runner.run(test, out=report.append, clear_globs=False)
             namespace.update(test.globs)
         else:
             exec(compile("\n" * (line - 1) + block, name, "exec"), namespace)
+        ran += 1
     assert not runner.failures, "".join(report)
-    return len(blocks(text))
+    return ran
 
 
 @pytest.mark.parametrize(
@@ -530,6 +544,33 @@ def test_python_blocks_run(document: str, least: int) -> None:
     # a block may set its own, register an op or a kind of array
     with np.printoptions(), mock.patch.dict(graph.OPS), mock.patch.dict(arrays._registered):
         assert run(document, (ROOT / document).read_text(encoding="utf-8")) >= least
+
+
+@pytest.mark.filterwarnings("ignore:Port .* is already in use:UserWarning")  # dask's, where it shows itself
+def test_the_tutorial_of_large_arrays_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its blocks in their order, in an empty folder; `ndpool` and `python` are these ones."""
+    for library in ("zarr", "distributed"):
+        pytest.importorskip(library, reason="it shows these")
+    commands, folder = tmp_path / "bin", tmp_path / "here"
+    for path in (commands, folder):
+        path.mkdir()
+    for name, call in {"ndpool": "-m ndpool", "python": ""}.items():
+        (commands / name).write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} {call} "$@"\n')
+        (commands / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{commands}:{os.environ['PATH']}")
+    monkeypatch.setenv("PYTHONPATH", str(Path(ndpool.__file__).parents[1]))
+    monkeypatch.chdir(folder)
+    said: list[str] = []
+
+    def shell(block: str) -> None:
+        done = subprocess.run(["bash", "-ec", block], check=False, capture_output=True, text=True, timeout=120)
+        assert done.returncode == 0, f"{block}\n{done.stdout}\n{done.stderr}"
+        said.append(done.stdout)
+
+    assert run("docs/large.md", (ROOT / "docs/large.md").read_text(encoding="utf-8"), shell) >= 10
+    assert "killed" in said[-1]
+    assert "unfinished-again.ome.zarr.journal" in said[-1]
+    assert "refused" in said[-1]
 
 
 def test_a_wrong_block_is_found() -> None:
