@@ -249,7 +249,8 @@ struct OwnedPlan {
     p.tiles_per_unit = p.tiles_per_unit_back = std::max<i64>(1, UNIT / tile);
     p.band = std::clamp<i64>(rows / moves, 1, a.outputs);
     p.pieces = 1;
-    if (p.law != Law::mode && p.rank == 1 && p.lanes == 1 && a.lines && a.step == 1 && p.tiles * a.outputs <= FEW_OUTPUTS)
+    bool line = p.rank == 1 && p.lanes == 1 && a.lines && a.step == 1;
+    if (line && p.law != Law::mode && p.tiles * a.outputs <= FEW_OUTPUTS)  // a mode has no state for a piece to leave
       while (a.most_taps / p.pieces > 4 * UNIT && p.pieces < MOST_PIECES) p.pieces *= 2;
     p.states_first = folds && p.pieces > 1;
     i64 again = folds && !p.states_first ? reach : std::min(reach, a.outputs);

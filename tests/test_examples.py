@@ -222,6 +222,17 @@ def test_jax_benchmark_compares_the_same_work(capsys: pytest.CaptureFixture[str]
     assert beside.slide_of(ndpool.AdaptiveMaxPool(3), (1, 2, 8, 8)) is None
 
 
+def test_labels_are_compared_before_they_are_timed() -> None:
+    pytest.importorskip("tinybrain", reason="the benchmark is beside tinybrain")
+    from benchmarks import labels
+
+    x = np.asfortranarray(labels.blobs(16, "uint8"))
+    for factor in labels.FACTORS:
+        runs = labels.contenders(x, factor, slow=False)
+        assert labels.wrong(x, factor, runs) == set()
+        assert labels.wrong(x, factor, runs | {"other": lambda runs=runs: runs["ndpool"]() + 1}) == {"other"}
+
+
 def test_every_call_of_a_network_fits_its_input() -> None:
     from benchmarks import calls
 
