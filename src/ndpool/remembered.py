@@ -37,12 +37,18 @@ def remember(plans: Plans, signature: Any, plan: Any) -> None:
     plans[signature] = plan
     _order.append((plans, signature))
     while len(_order) > MOST:
-        oldest, forgotten = _order.popleft()
-        oldest.pop(forgotten, None)
+        _drop_oldest()
 
 
 def forget() -> None:
     """Drop all plans, for instance because another engine is to make them."""
     while _order:
+        _drop_oldest()
+
+
+def _drop_oldest() -> None:
+    try:
         plans, signature = _order.popleft()
-        plans.pop(signature, None)
+    except IndexError:  # another thread was faster
+        return
+    plans.pop(signature, None)

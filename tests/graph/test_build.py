@@ -84,6 +84,7 @@ BAD: dict[str, tuple[Callable[[Graph, Var, Var, Var, Var], Any], tuple[str, ...]
     "a name twice": (lambda g, a, b, i, w: g.input((1,), name="a"), ("'a'", "taken")),
     "a negative size": (lambda g, a, b, i, w: g.input((2, -1)), ("shape=-1",)),
     "a fractional size": (lambda g, a, b, i, w: g.input((2.5,)), ("shape=2.5",)),
+    "a shape that is a number": (lambda g, a, b, i, w: g.input(4), ("input", "shape=4", "use (4,)")),
     "two dtypes": (
         lambda g, a, b, i, w: g.input((2,), "p", "float32") + g.input((2,), "q", np.float64),
         ("add 6", "float32", "float64"),

@@ -165,6 +165,46 @@ def test_pooled_axes_have_numbers() -> None:
         export.export(jax.jit(lambda x: npx.max_pool(x, 2)))(jax.ShapeDtypeStruct((2, n, 4), jnp.float32))
 
 
+def test_records_on_arrays_run_here() -> None:
+    """Arrays and tracers alike, and their derivatives: of second order too, where the spec has a kink on one side."""
+    assert type(ndpool.arrays.find(jnp.ones(2))).__module__ == "ndpool.arrays.jax"
+    jax.jit(lambda x: None if ndpool.arrays.find(x) is ndpool.arrays.find(jnp.ones(2)) else 1 / 0)(1.0)
+    op, x, dx, dy = ndpool.LpPool(2, (2,)), [0.0, 4.0], [1.0, 0.0], [1.0]
+    got = op.hvp(*map(jnp.array, (x, dx, dy)))
+    np.testing.assert_allclose(got, op.hvp(x, dx, dy), rtol=1e-12, atol=1e-12)
+    np.testing.assert_allclose(op.jacobian(jnp.array([3.0, 4.0])), [[0.6, 0.8]], rtol=1e-12)
+
+
+REAL = jnp.ones((4, 4), "float32")
+
+
+@pytest.mark.parametrize(
+    ("call", "kind", "message"),
+    [
+        (lambda op: op.jvp(REAL, REAL[0]), PoolError, r"dx has shape \(4,\), but x has \(4, 4\); give it x's shape"),
+        (lambda op: op.vjp(REAL, REAL), PoolError, r"dy has shape \(4, 4\), but y has \(2, 2\); give it y's shape"),
+        (lambda op: op.linearize(REAL).jvp(REAL.astype("float16")), PoolTypeError, "dx has dtype float16, but x has"),
+        (lambda op: op.hvp(REAL, REAL, REAL), PoolError, "dy has shape"),
+        (lambda op: op.hvp(REAL, [1.0], REAL), PoolTypeError, "dx is a list, not a JAX array; use jax.numpy.asarray"),
+        (lambda op: op.jacobian(REAL.astype(int)), PoolTypeError, "x has dtype int64, in which JAX has no derivatives"),
+        (lambda op: op(REAL, out=np.zeros((2, 2))), PoolTypeError, "out is for results that are NumPy arrays"),
+    ],
+)
+def test_errors_at_the_front_door(call: Any, kind: type[Exception], message: str) -> None:
+    with pytest.raises(kind, match=f"^max_pool: {message}"):
+        call(ndpool.MaxPool(2))
+
+
+def test_a_dtype_on_jax_arrays() -> None:
+    x = jnp.full((4, 4), 200, "uint8")
+    traced = jax.jit(ndpool.sum_pool, static_argnums=1, static_argnames="dtype")
+    for run in (ndpool.sum_pool, npx.sum_pool, traced):
+        y = run(x, 2, dtype="uint32")
+        assert (y.dtype, y.tolist()) == (jnp.uint32, [[800, 800], [800, 800]])
+    with pytest.raises(PoolTypeError, match="sum_pool: dtype='int32' cannot hold x's float32"):
+        ndpool.sum_pool(REAL, 2, dtype="int32")
+
+
 def test_ndpool_does_not_import_jax() -> None:
     code = "import sys, ndpool; ndpool.max_pool([[1.0]], 1); sys.exit('jax' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

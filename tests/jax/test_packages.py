@@ -1,5 +1,5 @@
-"""The spellings of flax, haiku and equinox beside these libraries themselves, on random arguments: signatures, values and
-gradients. Left out, by name, where one is not installed."""
+"""The spellings of flax, haiku and equinox beside these libraries themselves, on random arguments: signatures, values
+and gradients. Left out, by name, where one is not installed."""
 
 from __future__ import annotations
 

@@ -94,8 +94,9 @@ def _search(kind: type, name: str) -> Adapter | None:
 
 
 def _name(kind: type) -> str:
-    """How a type is registered by name: the package that it comes from, and its own name."""
-    return f"{kind.__module__.partition('.')[0]}.{kind.__qualname__}"
+    """How a type is registered by name: the package that it comes from, and its own name. (JAX's array has a module in
+    front of that, too.)"""
+    return f"{kind.__module__.partition('.')[0]}.{kind.__qualname__.rpartition('.')[2]}"
 
 
 def _loaded(adapter: Adapter | str) -> Adapter | None:

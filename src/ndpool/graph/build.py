@@ -109,6 +109,8 @@ class Graph:
         return self._given(Parameter(), shape, name, dtype)
 
     def _given(self, op: Input, shape: Sequence[int], name: str | None, dtype: Any) -> Var:
+        if not isinstance(shape, Sequence):
+            raise GraphError(f"{op.name}: shape={shape!r} is not a sequence of sizes; use ({shape!r},)")
         sizes = tuple(integer("shape", n, 0) for n in shape)
         name = name or f"x{len(self._inputs)}"
         if name in self._inputs:

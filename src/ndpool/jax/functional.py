@@ -17,6 +17,7 @@ import numpy as np
 
 from ..api import rank_in
 from ..arguments import choice, named
+from ..arrays.converted import allows
 from ..engines import dtypes
 from ..errors import PoolError, PoolTypeError
 from ..op import Op, function_name
@@ -37,8 +38,10 @@ def apply(op: Op, x: Any) -> Any:
     Array([[5.]], dtype=float32)
     """
     with named(op.name):
-        x = array(x)
-        law = op.law
+        x, law = array(x), op.law
+        if op.dtype is not None:
+            allows(x.dtype, op.dtype)
+            x = x.astype(op.dtype)
         dtypes.check(law.kinds, law.name, x.dtype)
         one = of(op, x.shape)
         dropped = op.pooled_axes(x.ndim) if not getattr(op, "keepdims", True) else ()
