@@ -98,6 +98,65 @@ INLINE State<X, P::PLANES> merge_planes(const P &p, typename P::From from, i64 a
   return s;
 }
 
+// Whether outputs whose windows lie apart can be made as vectors: rows of taps side by side, and enough of them.
+template <class P> bool turns(const P &p, i64 n, const Taps<typename P::I> &taps) {
+  constexpr i64 N = LANES<Vec<typename P::T>>;
+  bool rows = p.inputs == 1 || (p.input_step >= 0 && p.output_step == n);
+  return taps.gap == 1 && taps.count > 1 && taps.count <= N && p.inputs * n >= N && rows;
+}
+
+// n outputs of each input, whose windows start `stride` apart. Up to C neighbouring taps for each of as many outputs as
+// a vector has lanes, turned: vectors of the outputs' first taps, their second taps, ... Vectors that would run over
+// the end of the last row end at their window's last tap.
+template <int C, class P>
+NOINLINE void slide_turned(const P &p, typename P::To to, typename P::From from, i64 n, i64 stride,
+                           const Taps<typename P::I> &taps) {
+  using T = typename P::T;
+  using I = typename P::I;
+  using X = Vec<T>;
+  constexpr int N = LANES<X>;
+  static_assert(C == N || 2 * C == N);
+  i64 all = p.inputs * n, end = (p.inputs - 1) * p.input_step + (n - 1) * stride + taps.count;
+  i64 starts[N], row = 0, start = 0, j = 0;
+  for (i64 next = 0; next < all; next += N) {
+    i64 first = least(next, all - N);
+    if (first < next) row = first / n * p.input_step, j = first % n, start = row + j * stride;
+    for (int k = 0; k < N; k++) {
+      starts[k] = start, start += stride;
+      if (++j == n) j = 0, start = row += p.input_step;
+    }
+    bool ends = starts[N - 1] + N > end;
+    i64 back = ends ? N - taps.count : 0, before = ends ? C - taps.count : 0;  // lanes before the first tap
+    if (starts[0] < back) {                                                    // neither way stays in the array
+      for (int k = 0; k < N; k++)
+        p.template save_result<One<T>>(to, first + k, merge_taps<One<T>, 0, 0>(p, from, starts[k], taps));
+      continue;
+    }
+    X v[P::PLANES][C];
+    for (int plane = 0; plane < P::PLANES; plane++)
+      if (P::READ >> plane & 1) {
+        auto fetch = [&](int k) INLINE_LAMBDA { return load<X>(from.at[plane] + starts[k] - back); };
+        times<C, true>([&](int k) INLINE_LAMBDA {
+          if constexpr (C == N)
+            v[plane][k] = fetch(k);
+          else
+            v[plane][k] = halves_of<X>(fetch(k), fetch(k + C), ends, std::make_index_sequence<N>());
+        });
+        transpose_square<X, C>(v[plane]);
+      }
+    auto tap = [&](i64 t) INLINE_LAMBDA {
+      State<X, P::PLANES> s;
+      for (int plane = 0; plane < P::PLANES; plane++)
+        s.at[plane] = P::READ >> plane & 1 ? v[plane][before + t] : splat<X>(P::Law::constant[plane]);
+      p.law.shift_index(s, I(taps.bias + I(t) * taps.step));
+      return s;
+    };
+    auto s = tap(0);
+    for (i64 t = 1; t < taps.count; t++) p.law.merge(s, tap(t));
+    p.template save_result<X>(to, first, s);
+  }
+}
+
 // n outputs of each input, whose windows start `stride` apart. STRIDE: the same number, or 0 for any; then outputs are
 // made one by one.
 template <int STRIDE, int COUNT = 0, class P>
@@ -128,8 +187,15 @@ void slide_any(const P &p, typename P::To to, typename P::From from, i64 n, i64 
     slide<1>(p, to, from, n, 1, taps);
   } else if (stride == 2)
     slide<2>(p, to, from, n, 2, taps);
-  else
+  else {
+    if constexpr (P::Law::unrolls_small_windows && sizeof(typename P::T) >= 4 && !P::LIFTS)
+      if (turns(p, n, taps)) {
+        constexpr int N = LANES<Vec<typename P::T>>, C = N > 8 ? N / 2 : N;
+        return taps.count <= C ? slide_turned<C>(p, to, from, n, stride, taps)
+                               : slide_turned<N>(p, to, from, n, stride, taps);
+      }
     slide<0>(p, to, from, n, stride, taps);
+  }
 }
 
 }  // namespace

@@ -29,11 +29,11 @@ inline i64 outputs_of(const Plan &p, const Part &of) {
   return n;
 }
 
-// No input has two readers.
-inline bool read_alone(const Plan &p) {
-  bool alone = true;
-  for (int i = 0; i < p.rank; i++) alone = alone && p.readers[i].most_taps == 1;
-  return alone;
+// The most readers that an input has.
+inline i64 most_readers(const Plan &p) {
+  i64 most = 1;
+  for (int i = 0; i < p.rank; i++) most *= p.readers[i].most_taps;
+  return most;
 }
 
 // A band of inputs adds up what its readers have for it, in their order; what they have for other bands is left alone.
@@ -50,7 +50,8 @@ template <class T> Outcome vjp(Job &job, i64 unit, Arena &arena) {
   bool compares = CompareReaders<T>::serves(p), in_place = as_they_are<T>(job.tangent_type, false);
   TapOffsets taps(p, strides, compares ? 0 : outputs, scratch);
   OutputRows rows(taps, compares ? Part{} : Part{.tile = 0, .tiles = 1, .from = span.first, .to = span.last}, scratch);
-  i64 side = compares || !taps.table || p.lanes > 1 || of.tiles < SIDE_BY_SIDE ? 1 : SIDE_BY_SIDE;
+  i64 met = most_readers(p);
+  i64 side = compares || !taps.table || p.lanes > 1 || of.tiles < SIDE_BY_SIDE || met <= FEW_READERS ? 1 : SIDE_BY_SIDE;
   CompareReaders<T> compare(p, of, span);
   T *room = scratch.take<T>(outputs), *converted = in_place ? nullptr : scratch.take<T>(side * extent);
   if (compares) compare.reserve(scratch);
@@ -73,7 +74,7 @@ template <class T> Outcome vjp(Job &job, i64 unit, Arena &arena) {
       using R = decltype(kind);
       if constexpr (sizeof(R) <= 2) {
         const R *winners = reinterpret_cast<const R *>(residual);
-        Scatter<T, R> scatter{taps, begin, extent, extent != inputs, read_alone(p)};
+        Scatter<T, R> scatter{taps, begin, extent, extent != inputs, met};
         side > 1    ? scatter.tiles(places, winners, dy, dx, a_tile)
         : rows.even ? scatter.tile(rows, winners, dy, dx)
                     : scatter.tile(places, winners, dy, dx);

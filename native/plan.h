@@ -14,7 +14,7 @@ constexpr i64 UNIT = 32768;          // elements of a unit of work: its scratch 
 constexpr i64 DIRECT = 8;            // windows up to that many taps are never worth cutting into blocks
 constexpr i64 EDGES = 8;             // rows of which more than one output in so many is at an end are better columns
 constexpr i64 LINE = 16;             // windows from that many taps on are worth merging side by side
-constexpr i64 MOST_WRITTEN_OUT = 4;  // strides that have loops of their own
+constexpr i64 SHRINKS = 4;           // strides from that many on make so few outputs that they are better folded last
 constexpr i64 FEW_OUTPUTS = 256;     // so many may be looked at one by one
 
 // An axis with what follows from its formula, all of it without looking at each output.
@@ -135,7 +135,7 @@ struct OwnedAxis {
   void decide(i64 taps, i64 moves) {
     axis.blocks = taps > DIRECT && taps - 1 > 2 * moves + 4;  // merges per output: each tap, or each position twice
     axis.lines = !axis.blocks && taps >= LINE && moves > 2;
-    axis.shrinks = axis.lines || (!axis.blocks && moves > MOST_WRITTEN_OUT);
+    axis.shrinks = axis.lines || (!axis.blocks && moves >= SHRINKS);
     i64 unlike = axis.outputs - (axis.whole_to - axis.whole_from);
     bool phased = axis.phases > 2 || (axis.phases == 2 && axis.outputs < PHASED_FROM);
     axis.as_columns = !axis.lines && axis.outputs > 1 && (phased || unlike * EDGES > axis.outputs);

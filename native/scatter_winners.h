@@ -1,8 +1,8 @@
 // Cotangents back to their winners where each output looks its winner up: dx is cleared, and outputs add to it.
 //
-// Neighbouring outputs often have the same winner, and then each addition waits for the one before. So a few go side by
-// side: lanes, or several tiles, or a few rows of one tile, each so far behind the row before it that the two never
-// meet at an input:
+// Where an input has many readers, neighbouring outputs often have the same winner, and then each addition waits for
+// the one before. So a few go side by side: lanes, or several tiles, or a few rows of one tile, each so far behind the
+// row before it that the two never meet at an input:
 //
 //   row 0   . . . . . o        an input is in the windows of at most `lag` outputs along a row
 //   row 1   . . . o            so row 1, as many outputs behind, comes to it when row 0 has left it
@@ -14,7 +14,8 @@
 namespace ndpool {
 namespace {
 
-constexpr i64 SIDE_BY_SIDE = 4;  // tiles, or rows
+constexpr i64 SIDE_BY_SIDE = 4;  // tiles, or rows,
+constexpr i64 FEW_READERS = 4;   // where an input has more readers than that; else additions seldom wait
 
 // The outputs of a tile that read anything, and where their windows start. They are the same for every tile.
 struct Places {
@@ -43,29 +44,23 @@ template <class T, class R> struct Scatter {
   const TapOffsets &taps;
   i64 first, extent;  // the positions of a tile that are wanted
   bool band;          // whether others may have won
-  bool alone;         // whether no input has two readers
-
-  // SIDE_BY_SIDE whole tiles, `a_tile` outputs and `extent` elements apart, without lanes.
-  void tiles(const Places &places, const R *winners, const T *dy, T *dx, i64 a_tile) const {
-    alone ? tiles<true>(places, winners, dy, dx, a_tile) : tiles<false>(places, winners, dy, dx, a_tile);
-  }
+  i64 met;            // the most readers that an input has
 
   // One tile.
   void tile(const Places &places, const R *winners, const T *dy, T *dx) const {
-    band    ? lanes<true, false>(places, winners, dy, dx)
-    : alone ? lanes<false, true>(places, winners, dy, dx)
-            : lanes<false, false>(places, winners, dy, dx);
+    band       ? lanes<true, false>(places, winners, dy, dx)
+    : met == 1 ? lanes<false, true>(places, winners, dy, dx)
+               : lanes<false, false>(places, winners, dy, dx);
   }
 
   // One tile whose rows are even.
   void tile(const OutputRows &rows, const R *winners, const T *dy, T *dx) const {
-    band ? by_rows<true>(rows, winners, dy, dx) : by_rows<false>(rows, winners, dy, dx);
+    band       ? by_rows<true, false>(rows, winners, dy, dx)
+    : met == 1 ? by_rows<false, true>(rows, winners, dy, dx)
+               : by_rows<false, false>(rows, winners, dy, dx);
   }
 
- private:
-  template <bool ALONE> INLINE static void add(T *at, T dy) { *at = (ALONE ? T(0) : *at) + dy; }
-
-  template <bool ALONE>
+  // SIDE_BY_SIDE whole tiles, `a_tile` outputs and `extent` elements apart, without lanes.
   NOINLINE void tiles(const Places &places, const R *winners, const T *dy, T *dx, i64 a_tile) const {
     const i64 *table = taps.table;
     i64 tile = extent;
@@ -74,9 +69,12 @@ template <class T, class R> struct Scatter {
       const T *given = dy + place.output;
       T *to = dx + place.base;
       times<SIDE_BY_SIDE, true>(
-          [&](int t) INLINE_LAMBDA { add<ALONE>(to + t * tile + table[w[t * a_tile]], given[t * a_tile]); });
+          [&](int t) INLINE_LAMBDA { add<false>(to + t * tile + table[w[t * a_tile]], given[t * a_tile]); });
     }
   }
+
+ private:
+  template <bool ALONE> INLINE static void add(T *at, T dy) { *at = (ALONE ? T(0) : *at) + dy; }
 
   template <bool BAND, bool ALONE>
   NOINLINE void lanes(const Places &places, const R *winners, const T *dy, T *dx) const {
@@ -99,7 +97,8 @@ template <class T, class R> struct Scatter {
     const T *dy;
     i64 at;  // where its first window starts
   };
-  template <bool BAND> NOINLINE void by_rows(const OutputRows &rows, const R *winners, const T *dy, T *dx) const {
+  template <bool BAND, bool ALONE>
+  NOINLINE void by_rows(const OutputRows &rows, const R *winners, const T *dy, T *dx) const {
     const Axis &axis = rows.axis;
     const i64 *table = taps.table;
     i64 n = rows.length, step = rows.step, along = taps.strides[taps.p.order_back[0]], move = axis.stride * along;
@@ -111,9 +110,10 @@ template <class T, class R> struct Scatter {
     };
     auto put = [&](const Row &row, i64 j) INLINE_LAMBDA {
       i64 at = row.at + j * move + table[row.winners[j * step]];
-      if (!BAND || uint64_t(at) < uint64_t(extent)) dx[at] += row.dy[j * step];
+      if (!BAND || uint64_t(at) < uint64_t(extent)) add<ALONE>(dx + at, row.dy[j * step]);
     };
-    for (; n >= 2 * late && r + SIDE_BY_SIDE <= rows.many; r += SIDE_BY_SIDE) {
+    bool waits = met > FEW_READERS && n >= 2 * late;
+    for (; waits && r + SIDE_BY_SIDE <= rows.many; r += SIDE_BY_SIDE) {
       Row some[] = {lay(r), lay(r + 1), lay(r + 2), lay(r + 3)};
       auto ends = [&](i64 from, i64 to) {  // where not all of them have an output
         for (i64 j = from; j < to; j++)

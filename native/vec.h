@@ -272,33 +272,44 @@ template <class X, size_t... I> INLINE void weave_within(X a, X b, X &low, X &hi
   low = shuffle<(int(I) % 2 * N + int(I) / K * K + int(I) % K / 2)...>(a, b);
   high = shuffle<(int(I) % 2 * N + int(I) / K * K + K / 2 + int(I) % K / 2)...>(a, b);
 }
-template <class X, size_t... I> INLINE void deal_whole(X a, X b, X &even, X &odd, std::index_sequence<I...>) {
-  constexpr int K = LANES<Small<Element<X>>>;
-  even = shuffle<(int(I) / K * 2 * K + int(I) % K)...>(a, b);
-  odd = shuffle<(int(I) / K * 2 * K + K + int(I) % K)...>(a, b);
+template <class X, int C, size_t... I> INLINE void deal_whole(X a, X b, X &even, X &odd, std::index_sequence<I...>) {
+  constexpr int N = LANES<X>, K = LANES<Small<Element<X>>>;
+  auto from = [](int i, int odd) constexpr {  // of each C elements, the first half are a's and the second half b's
+    int r = i % C, half = r / (C / 2);
+    return half * N + i / C * C + r % (C / 2) / K * 2 * K + odd * K + r % K;
+  };
+  even = shuffle<from(int(I), 0)...>(a, b);
+  odd = shuffle<from(int(I), 1)...>(a, b);
 }
 
-// N vectors of N elements become those of their first elements, their second elements, ...: first within 16 bytes, the
-// vectors of the second half of a group moving in between those of the first; then the 16 bytes of groups. All written
-// out, so that they stay in registers.
-template <class X, int DONE = 1> INLINE void transpose_square(X *v) {
+// C vectors of N elements, of which each C make a square with those of the others, become those of its first elements,
+// its second elements, ...: first within 16 bytes, the vectors of the second half of a group moving in between those of
+// the first; then the 16 bytes of groups. All written out, so that they stay in registers.
+template <class X, int C = LANES<X>, int DONE = 1> INLINE void transpose_square(X *v) {
   constexpr int N = LANES<X>, K = LANES<Small<Element<X>>>;
-  if constexpr (DONE < N) {
-    X w[N];
-    times<N / 2, true>([&](int i) INLINE_LAMBDA {
+  if constexpr (DONE < C) {
+    X w[C];
+    times<C / 2, true>([&](int i) INLINE_LAMBDA {
       auto lanes = std::make_index_sequence<N>();
       if constexpr (DONE < K) {
         int at = i / (K / 2) * K, j = i % (K / 2);
         weave_within<X>(v[at + j], v[at + j + K / 2], w[at + 2 * j], w[at + 2 * j + 1], lanes);
       } else {
         int at = i % K, j = i / K;  // groups 2 j and 2 j + 1 become j and j + M / 2
-        constexpr int M = N / K;
-        deal_whole<X>(v[2 * j * K + at], v[(2 * j + 1) * K + at], w[j * K + at], w[(j + M / 2) * K + at], lanes);
+        constexpr int M = C / K;
+        deal_whole<X, C>(v[2 * j * K + at], v[(2 * j + 1) * K + at], w[j * K + at], w[(j + M / 2) * K + at], lanes);
       }
     });
-    transpose_square<X, 2 * DONE>(w);
-    times<N, true>([&](int i) INLINE_LAMBDA { v[i] = w[i]; });
+    transpose_square<X, C, 2 * DONE>(w);
+    times<C, true>([&](int i) INLINE_LAMBDA { v[i] = w[i]; });
   }
+}
+
+// the lower, or the upper, half of a, and that of b
+template <class X, size_t... I> INLINE X halves_of(X a, X b, bool upper, std::index_sequence<I...>) {
+  constexpr int N = LANES<X>, H = N / 2;
+  return upper ? shuffle<(int(I) < H ? H + int(I) : N + int(I))...>(a, b)
+               : shuffle<(int(I) < H ? int(I) : N + int(I) - H)...>(a, b);
 }
 
 // to[i * to_row + j] = from[j * row + i] for n rows of m elements, in squares; the last ones overlap those before

@@ -456,6 +456,28 @@ def test_short_rows_stay_in_their_arrays(law: Law, k: int, s: int, p: int, dtype
             assert_close(out, portable.forward(window, law, seen), (shape, seen.strides))
 
 
+# -- outputs far apart are made as vectors of neighbouring taps, turned ------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("law", [MAX, SUM, MEAN, lp(2)], ids=["max", "sum", "mean", "lp"])
+def test_windows_far_apart_stay_in_their_arrays(law: Law, dtype: str) -> None:
+    """Up to 8 taps, and up to 16 of floats; rows that are short, that end at their array's end, that lie apart."""
+    rng = np.random.default_rng(8)
+    for taps, stride in [(2, 5), (4, 4), (3, 6), (7, 7), (8, 8), (8, 5), (9, 9), (12, 6), (15, 15), (16, 16)]:
+        for rows, outputs in [(1, 1), (1, 15), (1, 16), (1, 17), (1, 40), (5, 3), (4, 4), (33, 1), (9, 7)]:
+            row = slide((outputs - 1) * stride + taps, taps, stride)
+            for axes in ((each(rows), row), (slide(2 * rows, 2, 2), row), (each(rows), row, slide(6, 5, 5))):
+                window = Window(axes)
+                for at_end in (False, True):
+                    size = math.prod(window.shape) * np.dtype(dtype).itemsize
+                    x = np.ndarray(window.shape, dtype, guarded(size, at_end).data)
+                    x[...] = np.round(rng.normal(size=window.shape) * 2)
+                    got, want = (engine.linearize(window, law, x) for engine in (native, portable))
+                    assert_close(native.forward(window, law, x), want.y, (taps, stride, rows, outputs))
+                    assert_close(got.y, want.y, (taps, stride, rows, outputs))
+
+
 # -- whole powers up to 3, of floats that are shorter than double, are summed as they are ------------------------------
 
 
