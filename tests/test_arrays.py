@@ -6,6 +6,7 @@ import importlib.metadata
 import re
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from types import ModuleType
@@ -116,6 +117,13 @@ def _lent(a: Any) -> Any:
     return Lent(a)
 
 
+def _mapped(a: np.ndarray) -> np.memmap:
+    with tempfile.TemporaryFile() as file:  # gone with the last map of it
+        found = np.memmap(file, a.dtype, "w+", shape=a.shape)
+    found[...] = a
+    return found
+
+
 KINDS = {
     "xarray": Kind(lambda a: needed("xarray").DataArray(a), np.asarray, lambda: needed("xarray").DataArray),
     "xarray over dask": Kind(
@@ -135,6 +143,7 @@ KINDS = {
         lambda: type(needed("array_api_strict").ones(1)),
     ),
     "memoryview": Kind(memoryview, np.asarray, lambda: memoryview),
+    "memory map": Kind(_mapped, np.asarray, lambda: np.ndarray),
     "interface": Kind(WithInterface, np.asarray, lambda: np.ndarray),
     "array": Kind(WithArray, np.asarray, lambda: np.ndarray),
     "dlpack": Kind(WithDlpack, np.asarray, lambda: np.ndarray),

@@ -37,6 +37,7 @@ KNOWN: dict[type | str, Adapter | str] = {
     "pandas.Series": "ndpool.arrays.pandas:ADAPTER",
     "pandas.DataFrame": "ndpool.arrays.pandas:ADAPTER",
     "builtins.memoryview": "ndpool.arrays.buffers:VIEWS",
+    "numpy.memmap": "ndpool.arrays.buffers:MAPPED",
 }
 PROTOCOLS = ("__dlpack__", "__array_interface__", "__array__")
 

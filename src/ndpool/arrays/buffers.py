@@ -1,4 +1,5 @@
-"""Memory of the CPU in any object: memoryviews, and what has `__dlpack__`, `__array_interface__` or `__array__`."""
+"""Memory of the CPU in any object: memoryviews, memory maps of files, and what has `__dlpack__`,
+`__array_interface__` or `__array__`."""
 
 from __future__ import annotations
 
@@ -23,6 +24,16 @@ class Views(Held):
         return memoryview(np.asarray(y))  # type: ignore[arg-type]  # arrays are buffers
 
 
+class Mapped(Held):
+    """Memory maps of files, which are NumPy arrays of a class of their own; results lie in memory."""
+
+    def values(self, x: Any) -> Any:
+        return np.asarray(x)
+
+    def wrap(self, x: Any, y: Any, axes: tuple[From, ...]) -> Any:
+        return y
+
+
 class Buffers(Held):
     """Other objects, without a copy where they allow it. What has `__dlpack__` comes back by its package's
     `from_dlpack`; where there is none, results are NumPy arrays."""
@@ -44,4 +55,4 @@ class Buffers(Held):
         return y if back is None else back(np.asarray(y))
 
 
-VIEWS, ADAPTER = Views(), Buffers()
+VIEWS, MAPPED, ADAPTER = Views(), Mapped(), Buffers()
