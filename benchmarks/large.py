@@ -71,6 +71,11 @@ class Line:
         return self.cpu[who] / self.cpu[OURS]
 
     @property
+    def stream(self) -> float:
+        """The fraction of its speed that ours has, whether it writes to fresh memory or to some that it keeps."""
+        return min(self.times(who) for who in self.cpu if who.startswith("floor"))
+
+    @property
     def rivals(self) -> list[str]:
         return [who for who in self.cpu if who not in (OURS, COPY) and not who.startswith("floor")]
 
@@ -83,8 +88,8 @@ class Line:
         faster = 1.0 if self.part == "memory" else FASTER
         if self.best and self.times(self.best) < faster:
             yield f"{self.times(self.best):.2f} times as fast as {self.best}, not {faster:g}"
-        if self.part == "memory" and "2x2x2" in self.name and "mode" not in self.name and self.times("floor") < STREAM:
-            yield f"{self.times('floor'):.2f} of the stream, not {STREAM:g}"
+        if self.part == "memory" and "2x2x2" in self.name and "mode" not in self.name and self.stream < STREAM:
+            yield f"{self.stream:.2f} of the stream, not {STREAM:g}"
         if COPY in self.cpu and 1 / self.times(COPY) > COPIES[self.part]:
             yield f"{1 / self.times(COPY):.2f} of a copy, not {COPIES[self.part]:g}"
 
@@ -131,7 +136,7 @@ def _memory_line(line: Line, found: list[str]) -> str:
     for peer in found:  # the best of its spellings
         own = [line.times(name) for name in line.rivals if name.startswith(peer)]
         ratios.append(f"{min(own):11.1f}x" if own else f"{'-':>12}")
-    start = f"{line.name:24} {line.cpu[OURS] * 1e3:8.2f} {line.times('floor'):7.2f} "
+    start = f"{line.name:24} {line.cpu[OURS] * 1e3:8.2f} {line.stream:7.2f} "
     return start + " ".join(ratios) + _misses(line)
 
 

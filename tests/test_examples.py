@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 from benchmarks import graph as overhead
+from benchmarks import large_memory
 
 import ndpool
 
@@ -242,3 +243,23 @@ def test_every_call_of_a_network_fits_its_input() -> None:
         assert len(call.op.pooled_axes(rank + 2)) == rank, call.name
         outputs = call.op.out_shape((1, *call.sample))
         assert outputs[:2] == (1, call.sample[0]), call.name
+
+
+# -- the benchmark of large arrays -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("order", "CF")
+@pytest.mark.parametrize("op", ["mean", "max"])
+@pytest.mark.parametrize("peer", ["dask", "xarray", "torch"])
+def test_peers_of_large_arrays_do_the_same(peer: str, op: str, order: str) -> None:
+    """And a result that is wrong in one element is found."""
+    module, spell = large_memory.PEERS[peer]
+    pytest.importorskip(module)
+    case = large_memory.case_of(large_memory.Cell(op, (2, 2, 1), "uint8", order), 9)
+    (ours,) = large_memory.spell_ndpool(case)
+    want = ours.run()
+    (contender,) = spell(case)
+    got = np.array(contender.run(), np.float64)
+    assert large_memory.disagreement(case, got, want) is None
+    got[1, 2, 3] += 3
+    assert large_memory.disagreement(case, got, want) is not None
