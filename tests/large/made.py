@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from collections import Counter
 from collections.abc import Callable
@@ -12,8 +13,10 @@ import numpy as np
 from hypothesis import strategies as st
 
 import ndpool
+from ndpool.large import tiles
 from ndpool.large.held import Held
 from ndpool.large.store import Like, Slices, Store, create_store, cut, whole
+from ndpool.large.tiles import Grid, Plan, measure
 
 from .. import cases  # noqa: F401, hypothesis' profile
 
@@ -58,13 +61,28 @@ class Counting(Held):
         super().__init__(np.asarray(array))
         self.chunks = chunks or self.chunks
         self.encoded = chunks is not None
-        self.before, self.reads, self.lock = before, Counter[tuple[int, ...]](), threading.Lock()
+        self.before, self.lock = before, threading.Lock()
+        self.reads, self.parts = Counter[tuple[int, ...]](), list[Slices]()  # of each chunk; in order
 
-    def read(self, part: Slices) -> Any:
+    def read(self, part: Slices, out: Any = None) -> Any:
         self.before(part)
         with self.lock:
+            self.parts.append(part)
             self.reads.update(index for index, _ in cut(part, self.chunks))
         return super().read(part).copy()
+
+
+def in_tiles(number: int) -> Callable[..., Plan]:
+    """`choose` for small arrays: so many tiles along the first axis, or as many as there are units."""
+
+    def choose(shape: Any, unit: Any, needs: Any, memory: int, most: int, shares: bool = True) -> Plan:
+        if not math.prod(shape):
+            return tiles.choose(shape, unit, needs, memory, most, shares)
+        length = -(-shape[0] // number)
+        tile = (min(shape[0], -(-length // unit[0]) * unit[0]), *shape[1:])
+        return measure(Grid(shape, tile), needs, memory, most, shares)
+
+    return choose
 
 
 def put(name: Path, x: Any, chunks: tuple[int, ...] | None = None, **more: Any) -> Path:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -82,8 +81,7 @@ def test_every_tile_is_within_the_plan_and_the_plan_within_the_memory(work: Work
     assert plan.at_a_time * plan.tile_bytes <= memory
     assert 1 <= plan.at_a_time <= min(most, len(plan.grid))
     assert max(tile_bytes(work.needs, tile) for tile in plan.grid) <= plan.tile_bytes
-    again = measure(plan.grid, work.needs, most)
-    assert replace(again, at_a_time=plan.at_a_time) == plan
+    assert measure(plan.grid, work.needs, memory, plan.at_a_time) == plan
 
 
 @given(works(), st.floats(1, 12))
@@ -128,7 +126,7 @@ def test_of_uneven_bins_the_longest_counts() -> None:
     lengths = [2, 2, 2, 9, 2, 2, 2, 2]  # not among the first, the last, and the one in the middle
     ends = np.cumsum([0, *lengths])
     need = Need(1, (1,), lambda a, begin, end: range(ends[begin], ends[end]), lambda part: 0)
-    assert measure(Grid((8,), (1,)), (need,), 1).tile_bytes == 9
+    assert measure(Grid((8,), (1,)), (need,), 100, 1).tile_bytes == 9
 
 
 def test_many_tiles_along_an_axis_are_sampled_within_a_percent(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -137,9 +135,9 @@ def test_many_tiles_along_an_axis_are_sampled_within_a_percent(monkeypatch: pyte
         (of_values(MaxPool(7, 3, axes=0), FLOATS),),
         (Target(Like((1332,), FLOATS), (1,)),),
     )
-    plan = measure(Grid((1332,), (2,)), work.needs, 1)
+    plan = measure(Grid((1332,), (2,)), work.needs, 10**6, 1)
     monkeypatch.setattr(tiles, "SAMPLED", 10**6)
-    exact = measure(Grid((1332,), (2,)), work.needs, 1)
+    exact = measure(Grid((1332,), (2,)), work.needs, 10**6, 1)
     assert plan.tile_bytes == exact.tile_bytes
     assert plan.chunks_read == pytest.approx(exact.chunks_read, rel=0.05)
 
@@ -147,5 +145,6 @@ def test_many_tiles_along_an_axis_are_sampled_within_a_percent(monkeypatch: pyte
 def test_fewer_at_a_time_where_more_would_read_much_more() -> None:
     op, shape = of_values(MaxPool(200, 1, axes=0), FLOATS), (400,)
     work = Pooling(Counting(np.zeros(shape, FLOATS)), (op,), (Target(Like((201,), FLOATS), (1,)),))
-    plan = choose(work.shape, work.unit, work.needs, 4 * (400 + 201), 2)  # or two at a time that read 200 and a few
+    enough = measure(Grid((201,), (201,)), work.needs, 10**6, 1).tile_bytes
+    plan = choose(work.shape, work.unit, work.needs, enough, 2)  # or two at a time, each of which reads 200 and a few
     assert (plan.at_a_time, plan.bytes_read) == (1, 4 * 400)

@@ -23,7 +23,7 @@ from typing import Any
 from ..errors import PoolError
 
 EVERY = 30.0  # seconds between such lines
-SETTLED, STARTED = -1, -2  # numbers of passes that there are not
+SETTLED, STARTED = -1, -2  # numbers of sweeps that there are not
 
 
 def start() -> int:
@@ -33,17 +33,23 @@ def start() -> int:
 
 
 class Journal:
-    """`with Journal(path) as journal`: locked and read, and where there is one, with what it says of tiles."""
+    """`with Journal(path) as journal`: locked and read, and where there is one, with what it says of tiles.
 
-    def __init__(self, path: Path):
-        self.path = path
+    With make=False there may be no file, and then none is made.
+    """
+
+    def __init__(self, path: Path, make: bool = True):
+        self.path, self.make = path, make
         self.header: dict[str, Any] | None = None  # None: there is no journal, or not even its first line
-        self.finished: set[tuple[int, int]] = set()  # (pass, tile)
+        self.finished: set[tuple[int, int]] = set()  # (sweep, tile)
+        self.damaged = False  # whether there are lines that this class did not write; then nothing is finished
         self._file = -1
         self._seed = 0
         self._settled = time.monotonic()
 
     def __enter__(self) -> Journal:
+        if not self.make and not self.path.exists():
+            return self
         self._file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -61,6 +67,8 @@ class Journal:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+        if self._file < 0:
+            return
         if self.header is None and not os.fstat(self._file).st_size:
             self.remove()  # nothing was begun
         os.close(self._file)
@@ -71,16 +79,22 @@ class Journal:
         except FileNotFoundError:
             return False
 
+    def forget(self) -> None:
+        """No tile is finished: what was written of them is about to be removed."""
+        os.ftruncate(self._file, 0 if self.header is None else len(self._first(self.header)))
+        self.finished = set()
+
     def begin(self, header: dict[str, Any]) -> None:
         """A new journal of that work."""
         os.ftruncate(self._file, 0)
-        self.header, self.finished = header, set()
+        self.header, self.finished = None, set()
         self._append(self._first(header) + self._line(STARTED, start()))
+        self.header = header
 
-    def add(self, run: int, tile: int) -> None:
-        """That tile of that pass has been written."""
-        self._append(self._line(run, tile))
-        self.finished.add((run, tile))
+    def add(self, sweep: int, tile: int) -> None:
+        """That tile of that sweep has been written."""
+        self._append(self._line(sweep, tile))
+        self.finished.add((sweep, tile))
         if time.monotonic() - self._settled > EVERY:
             self.settle()
 
@@ -106,8 +120,8 @@ class Journal:
         self._seed = zlib.crc32(text.encode())
         return f"{text} {self._seed:08x}\n".encode()
 
-    def _line(self, run: int, tile: int) -> bytes:
-        text = f"{run} {tile}"
+    def _line(self, sweep: int, tile: int) -> bytes:
+        text = f"{sweep} {tile}"
         return f"{text} {zlib.crc32(text.encode(), self._seed):08x}\n".encode()
 
     def _read(self) -> None:
@@ -118,42 +132,38 @@ class Journal:
         if not whole:
             return
         header = self._header(whole[0])
-        said, counts = self._said(whole[1:]), len(whole) - 1
-        started = [number for run, number in said if run == STARTED]
+        said, counts = self._said(whole[1:]) if header else [], len(whole) - 1
+        started = [number for sweep, number in said if sweep == STARTED]
         restarted = bool(started) and started[-1] != start()
         if restarted:
-            counts = max((i + 1 for i, (run, _) in enumerate(said) if run == SETTLED), default=0)
-        elif len(said) < counts:
-            raise self._damaged()
+            counts = max((i + 1 for i, (sweep, _) in enumerate(said) if sweep == SETTLED), default=0)
+        if header is None or len(said) < counts:
+            self.damaged = True
+            return
         self.header = header
-        self.finished = {(run, tile) for run, tile in said[:counts] if run >= 0}
+        self.finished = {(sweep, tile) for sweep, tile in said[:counts] if sweep >= 0}
         if rest or restarted:
             os.ftruncate(self._file, sum(len(line) + 1 for line in whole[: 1 + counts]))
         if restarted:
             self._append(self._line(STARTED, start()))
 
-    def _header(self, line: bytes) -> dict[str, Any]:
-        """What the first line says."""
+    def _header(self, line: bytes) -> dict[str, Any] | None:
+        """What the first line says, if it is whole."""
         try:
             header: dict[str, Any] = json.loads(line.rpartition(b" ")[0])
         except ValueError:
-            raise self._damaged() from None
-        if self._first(header)[:-1] != line:
-            raise self._damaged()
-        return header
+            return None
+        return header if self._first(header)[:-1] == line else None
 
     def _said(self, lines: list[bytes]) -> list[tuple[int, int]]:
         """The numbers in the other lines, up to one that is damaged."""
         found: list[tuple[int, int]] = []
         for line in lines:
             try:
-                run, number = map(int, line.split()[:2])
+                sweep, number = map(int, line.split()[:2])
             except ValueError:
                 break
-            if self._line(run, number)[:-1] != line:
+            if self._line(sweep, number)[:-1] != line:
                 break
-            found.append((run, number))
+            found.append((sweep, number))
         return found
-
-    def _damaged(self) -> PoolError:
-        return PoolError(f"{self.path} is damaged; remove it and its result, or begin anew with overwrite")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Unpack
@@ -18,7 +18,7 @@ from ..op import Op
 from .report import Report
 from .result import Result
 from .run import How, Job, Options, carry_out
-from .store import Like, Store, create_store, format_of, open_store, place
+from .store import Like, Store, create_store, format_of, open_store, place, reopen_store
 from .targets import Target, planned
 from .work import Jvp, Pooling, Vjp, Work
 
@@ -49,20 +49,13 @@ def pool(
     with named("pool"):
         read = open_store(source)
         op = of_values(op, read.dtype)
-        shape, result = op.window(read.shape).out_shape, op.dtype or read.dtype
+        shape, result = op.window(read.shape).out_shape, np.dtype(op.dtype or read.dtype)
 
         def work(target: Target) -> Work:
             return Pooling(read, (op,), (target,))
 
-        return _to_file(
-            destination,
-            "pool",
-            op,
-            [read],
-            Like(shape, result, chunks, shards, read.axes, options or {}, read),
-            work,
-            how,
-        )
+        like = Like(shape, result, chunks, shards, read.axes, options or {}, read)
+        return _to_file(destination, "pool", op, {"the source": read}, like, work, how)
 
 
 def jvp(
@@ -86,9 +79,8 @@ def jvp(
         def work(target: Target) -> Work:
             return Jvp(op, x, dx, (target,))
 
-        return _to_file(
-            destination, "jvp", op, [x, dx], Like(shape, x.dtype, chunks, shards, x.axes, options or {}, x), work, how
-        )
+        like = Like(shape, x.dtype, chunks, shards, x.axes, options or {}, x)
+        return _to_file(destination, "jvp", op, {"the source": x, "the tangent": dx}, like, work, how)
 
 
 def vjp(
@@ -111,9 +103,8 @@ def vjp(
         def work(target: Target) -> Work:
             return Vjp(op, x, dy, (target,))
 
-        return _to_file(
-            destination, "vjp", op, [x, dy], Like(x.shape, x.dtype, chunks, shards, x.axes, options or {}, x), work, how
-        )
+        like = Like(x.shape, x.dtype, chunks, shards, x.axes, options or {}, x)
+        return _to_file(destination, "vjp", op, {"the source": x, "the cotangent": dy}, like, work, how)
 
 
 def of_values(op: Any, dtype: np.dtype[Any], derivative: bool = False) -> Op:
@@ -144,7 +135,7 @@ def _to_file(
     destination: str | os.PathLike[str],
     what: str,
     op: Op,
-    sources: list[Store],
+    sources: dict[str, Store],
     like: Like,
     work: Callable[[Target], Work],
     how: Options,
@@ -152,16 +143,16 @@ def _to_file(
     """One sweep that makes one array."""
     name = os.fspath(destination)
     format = format_of(name)
-    target = target_for(format, like, sources[0], work)
+    target = target_for(format, like, sources["the source"], work)
     result = Result(place(name))
-    apart(sources, result.place)
+    apart(sources.values(), result)
     facts = facts_of(what, repr(op), sources, [target], format)
     partial = f"{result.partial}{name[len(os.fspath(place(name))) :]}"
 
     def stores(new: bool) -> list[Store]:
-        return [create_store(partial, target.like) if new else open_store(partial)]
+        return [(create_store if new else reopen_store)(partial, target.like)]
 
-    return carry_out(Job(result, facts, lambda numbers: [work(target)], stores), How(**how))
+    return carry_out(Job(result, facts, lambda numbers: [work(target)], stores), How.of(how))
 
 
 def target_for(format: str, like: Like, source: Store, work: Callable[[Target], Work]) -> Target:
@@ -183,23 +174,28 @@ def target_for(format: str, like: Like, source: Store, work: Callable[[Target], 
         like = replace(like, chunks=tuple(-(-u // 2) if a == longest else u for a, u in enumerate(unit)))
 
 
-def apart(sources: list[Store], place: Path) -> None:
-    """Raise if the result would take the place of something that is read."""
-    there = place.resolve()
+def apart(sources: Iterable[Store], result: Result) -> None:
+    """Raise if the result, whole or in the making, would take the place of something that is read, or lie inside it."""
     for source in sources:
         read = Path(source.path).resolve() if source.path else None
-        if read is not None and (there == read or there in read.parents):
-            raise PoolError(f"{place} holds the source {source.name}; write to another place")
+        for made in (result.place, result.partial):
+            there = made.resolve()
+            if read is not None and (there == read or there in read.parents or read in there.parents):
+                raise PoolError(f"{made} and the source {source.name} lie in one another; write to another place")
 
 
-def facts_of(what: str, op: str, sources: list[Store], targets: list[Target], format: str) -> dict[str, Any]:
-    """What work that goes on must have in common with the work that began."""
+def facts_of(what: str, op: str, sources: dict[str, Store], targets: list[Target], format: str) -> dict[str, Any]:
+    """What work that goes on must have in common with the work that began, as errors call it."""
+    facts: dict[str, Any] = {"the work": what, "the op": op, "the format": format}
+    for name, store in sources.items():
+        facts[name] = os.path.abspath(store.name) if store.path else store.name
+        facts[f"the array of {name}"] = f"{store.dtype.name} {store.shape}"
+        facts[f"the state of {name} (size and time)"] = store.state()
+    likes = [target.like for target in targets]
     return {
-        "what": what,
-        "op": op,
-        "sources": [[os.path.abspath(s.name), s.shape, s.dtype.name, s.state()] for s in sources],
-        "format": format,
-        "results": [
-            [t.shape, t.dtype.name, t.like.chunks, t.like.shards, sorted(t.like.options.items())] for t in targets
-        ],
+        **facts,
+        "the result": [f"{like.dtype.name} {like.shape}" for like in likes],
+        "chunks": [like.chunks for like in likes],
+        "shards": [like.shards for like in likes],
+        "options": [sorted(like.options.items()) for like in likes],
     }

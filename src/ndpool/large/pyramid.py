@@ -17,12 +17,11 @@ from .. import ops
 from ..arguments import integer, named
 from ..errors import PoolError
 from ..op import Op
-from ..settings import bytes_in, threads
 from .poolings import apart, facts_of, of_values, target_for
 from .report import Report
 from .result import Result
-from .run import How, Job, Options, carry_out, room
-from .store import Like, Store, create_store, format_of, open_store, place
+from .run import How, Job, Options, carry_out
+from .store import Like, Store, create_store, format_of, open_store, place, reopen_store
 from .targets import Target, planned
 from .tiles import TooLittle, choose
 from .transposed import Transposed
@@ -63,7 +62,7 @@ def pyramid(
         method, make = _method(op)
         base, image = _image(open_store(source))
         folder, first = _destination(source, base, destination)
-        done, chosen = How(**how), {"zarr_format": _format(base), **(options or {})}
+        done, chosen = How.of(how), {"zarr_format": _format(base), **(options or {})}
         like = Like(base.shape, base.dtype, chunks, shards, image.names, chosen, base)
         made = _levels(base, image, make, factor, levels, like)
         return carry_out(_job(made, method, folder, first, done), done)
@@ -206,22 +205,22 @@ def _job(levels: Levels, method: str, folder: Path, first: Path | None, how: How
     targets = levels.targets[-len(own) :]
     result = Result(folder, () if first is None else tuple(own))
     if first is None:
-        apart([levels.base], folder)
+        apart([levels.base], result)
     zarr_format = targets[0].like.options["zarr_format"]
-    facts = facts_of("pyramid", f"{method}: {levels.records!r}", [levels.base], list(targets), "zarr")
+    facts = facts_of("pyramid", f"{method}: {levels.records!r}", {"the source": levels.base}, list(targets), "zarr")
 
     def stores(new: bool) -> list[Store]:
         paths = [os.fspath(result.partial / name) for name in own]
-        if not new:
-            return [open_store(path) for path in paths]
-        ome.create_group(result.partial, zarr_format)
-        return [create_store(path, target.like) for path, target in zip(paths, targets, strict=True)]
+        if new:
+            ome.create_group(result.partial, zarr_format)
+        make = create_store if new else reopen_store
+        return [make(path, target.like) for path, target in zip(paths, targets, strict=True)]
 
-    def publish() -> None:
+    def describe(group: Path) -> None:
         factors = [levels.factors(level) for level in range(len(names))]
-        ome.describe(folder, ome.multiscales(levels.image, names, factors, method, zarr_format))
+        ome.describe(group, ome.multiscales(levels.image, names, factors, method, zarr_format))
 
-    return Job(result, facts, lambda numbers: _sweeps(levels, first is None, how, numbers), stores, publish)
+    return Job(result, facts, lambda numbers: _sweeps(levels, first is None, how, numbers), stores, describe)
 
 
 def _names(first: str, number: int) -> list[str]:
@@ -239,7 +238,7 @@ def _names(first: str, number: int) -> list[str]:
 def _sweeps(levels: Levels, copied: bool, how: How, numbers: list[int] | None) -> list[Work]:
     """Sweeps that make so many targets each. Where that is open, as few as memory allows: each makes as many levels as
     there is room for with all threads at work, or one."""
-    memory, most = room(bytes_in("memory", how.memory)), how.threads or threads()
+    memory, most = how.room, how.most
     works: list[Work] = []
     begin, end = 0, len(levels.records)
     while begin < end:

@@ -11,14 +11,16 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Executor, Future, ThreadPoolExecutor, wait
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, TypedDict
 
+from ..arguments import integer
 from ..engines.native import keeping_at_most
-from ..errors import PoolError
+from ..errors import PoolError, PoolTypeError
 from ..settings import bytes_in, on_one_thread, threads
+from ..suggest import argument
 from .journal import Journal
 from .progress import Progress, shown
 from .progress import size as how_much
@@ -59,6 +61,30 @@ class How:
     progress: bool | Callable[[int, int], Any] = False
     cluster: Any = None
 
+    @staticmethod
+    def of(options: Options) -> How:
+        known = [one.name for one in fields(How)]
+        for name in options:
+            if name not in known:
+                guess = argument(name, known)
+                hint = f"did you mean {guess}?" if guess else f"use {', '.join(known)}"
+                raise PoolTypeError(f"{name}= is no argument; {hint}")
+        how = How(**options)
+        if how.threads is not None:
+            integer("threads", how.threads, 1)
+        bytes_in("memory", how.memory)
+        return how
+
+    @property
+    def room(self) -> int:
+        """The bytes that there are for tiles."""
+        return room(bytes_in("memory", self.memory))
+
+    @property
+    def most(self) -> int:
+        """How many tiles one process may make at a time."""
+        return self.threads or threads()
+
 
 @dataclass(frozen=True)
 class Job:
@@ -67,60 +93,82 @@ class Job:
     `facts` say what is made of what: work that goes on must have the same. `works(numbers)` are the sweeps that make so
     many targets each, or where that is None as many as there is memory for. `stores(new)` makes the stores of all
     targets, in the order of the works, or opens them again. A work whose source is a target reads the last store of the
-    work before it. `publish` says what there is, once it is in its place.
+    work before it. `describe(folder)` says in the result what it is, once it is whole.
     """
 
     result: Result
     facts: dict[str, Any]
     works: Callable[[list[int] | None], Sequence[Work]]
     stores: Callable[[bool], Sequence[Store]]
-    publish: Callable[[], None] = lambda: None
+    describe: Callable[[Path], None] = lambda folder: None
 
 
 def carry_out(job: Job, how: How) -> Report:
     """Do all the work, or what is left of it."""
-    began = time.monotonic()
-    memory, most = bytes_in("memory", how.memory), how.threads or threads()
-    job.result.check(how.overwrite or how.resume)
-    with job.result.journal() as journal:
-        before = resumed(journal, job.result, job.facts, how.overwrite, how.resume)
-        if before is None:
-            job.result.check(how.overwrite)
-        grids = None if before is None else [Grid(tuple(shape), tuple(tile)) for _, shape, tile in before["sweeps"]]
-        works = job.works(None if before is None else [number for number, _, _ in before["sweeps"]])
-        report = _planned(job.result.place, works, memory, most, grids, how.cluster is None)
-        total = report.tiles
+    began, result = time.monotonic(), job.result
+    result.check_folder()
+    with result.journal(make=not how.dry_run) as journal:
+        if not how.resume:
+            result.check(how.overwrite)
+        before = resumed(journal, result, job.facts, how.overwrite, how.resume)
+        done = len(journal.finished) if before else 0
+        sweeps = before["sweeps"] if before and done else None
+        works = job.works(sweeps and [number for number, _, _ in sweeps])
+        grids = sweeps and [Grid(tuple(shape), tuple(tile)) for _, shape, tile in sweeps]
+        report = _planned(result.place, works, how, grids)
+        is_moving = done == report.tiles and before is not None and result.is_moving
+        if not is_moving:
+            result.check(how.overwrite)
+            if done and not result.partial.exists():
+                raise result.gone()
         if how.dry_run:
-            return replace(report, made=0)
-        moved = before is not None and len(journal.finished) == total and not job.result.partial.exists()
-        if not moved:
-            if not journal.finished:  # else what was written stays
-                remove(job.result.partial)
-                sweeps = [(len(one.targets), one.plan.grid.shape, one.plan.grid.tile) for one in report.sweeps]
-                journal.begin({**job.facts, "sweeps": sweeps})
-            made = _make(job, works, report, journal, how)
-            report = replace(report, made=made)
-        job.result.move()
-        job.publish()
+            return report
+        try:
+            if not is_moving:
+                if not done:
+                    _begin(job, report, journal)
+                _make(job, works, report, journal, how)
+            _settle(job)
+        except (Exception, KeyboardInterrupt) as error:
+            if journal.finished:
+                raise unfinished(error, len(journal.finished), report.tiles) from error
+            remove(result.partial)  # nothing is lost, and nothing stays
+            journal.remove()
+            raise
         journal.remove()
-    return replace(report, seconds=time.monotonic() - began)
+    return replace(report, made=len(journal.finished) - done, seconds=time.monotonic() - began)
+
+
+def _begin(job: Job, report: Report, journal: Journal) -> None:
+    """A new journal. Killed at any moment, this leaves no journal that says more than there is."""
+    journal.forget()
+    remove(job.result.partial)
+    sweeps = [(len(one.targets), one.plan.grid.shape, one.plan.grid.tile) for one in report.sweeps]
+    journal.begin({**job.facts, "sweeps": sweeps})
+
+
+def _settle(job: Job) -> None:
+    """The result to its place. What is a result of its own is described before it has its name."""
+    if not job.result.parts and job.result.partial.exists():
+        job.describe(job.result.partial)
+    job.result.move()
+    if job.result.parts:
+        job.describe(job.result.place)
 
 
 # -- planning ----------------------------------------------------------------------------------------------------------
 
 
-def _planned(
-    place: Path, works: Sequence[Work], memory: int, most: int, grids: list[Grid] | None, shares: bool
-) -> Report:
+def _planned(place: Path, works: Sequence[Work], how: How, grids: list[Grid] | None) -> Report:
     """Every sweep's plan, on these grids if there are some from before, and what all of it takes."""
-    free = room(memory)
+    memory, free, shares = bytes_in("memory", how.memory), how.room, how.cluster is None
     held, sweeps = memory - free, []
     for i, work in enumerate(works):
         try:
             if grids is None:
-                plan = choose(work.shape, work.unit, work.needs, free, most, shares)
+                plan = choose(work.shape, work.unit, work.needs, free, how.most, shares)
             else:
-                plan = measure(grids[i], work.needs, free, most, shares)
+                plan = measure(grids[i], work.needs, free, how.most, shares)
         except TooLittle as error:
             least = -(-(held + error.needed) >> 20)
             raise PoolError(
@@ -149,30 +197,20 @@ def resident() -> int:
 # -- making ------------------------------------------------------------------------------------------------------------
 
 
-def _make(job: Job, works: Sequence[Work], report: Report, journal: Journal, how: How) -> int:
-    """Make the tiles that are not finished; how many they were."""
-    progress, total = shown(how.progress), report.tiles
-    before = len(journal.finished)
-    try:
-        stores = job.stores(not before)
-        kept = max(_kept(work, sweep.plan) for work, sweep in zip(works, report.sweeps, strict=True))
-        with _bar(progress, report, journal), keeping_at_most(kept):
-            made = 0
-            for number, (work, sweep) in enumerate(zip(works, report.sweeps, strict=True)):
-                if isinstance(work.sources[0], Target):
-                    work = work.on(stores[made - 1])
-                own = stores[made : made + len(work.targets)]
-                _sweep(number, work, sweep.plan, own, journal, progress, how)
-                made += len(own)
-        for store in stores:
-            store.finish()
-    except Exception as error:
-        if not journal.finished:  # nothing is lost, and nothing stays
-            remove(job.result.partial)
-            journal.remove()
-            raise
-        raise unfinished(error, len(journal.finished), total) from error
-    return len(journal.finished) - before
+def _make(job: Job, works: Sequence[Work], report: Report, journal: Journal, how: How) -> None:
+    """Make the tiles that are not finished."""
+    stores = job.stores(not journal.finished)
+    kept = max(_kept(work, sweep.plan) for work, sweep in zip(works, report.sweeps, strict=True))
+    with _bar(shown(how.progress), report, journal) as progress, keeping_at_most(kept):
+        made = 0
+        for number, (work, sweep) in enumerate(zip(works, report.sweeps, strict=True)):
+            if isinstance(work.sources[0], Target):
+                work = work.on(stores[made - 1])
+            own = stores[made : made + len(work.targets)]
+            _sweep(number, work, sweep.plan, own, journal, progress, how)
+            made += len(own)
+    for store in stores:
+        store.finish()
 
 
 def _kept(work: Work, plan: Plan) -> int:
@@ -181,21 +219,21 @@ def _kept(work: Work, plan: Plan) -> int:
 
 
 @contextmanager
-def _bar(progress: Progress, report: Report, journal: Journal) -> Iterator[None]:
+def _bar(progress: Progress, report: Report, journal: Journal) -> Iterator[Progress]:
     total = sum(_weight(sweep.plan, len(sweep.plan.grid)) for sweep in report.sweeps)
     done = [0] * len(report.sweeps)
     for number, _ in journal.finished:
         done[number] += 1
     progress.begin(total, sum(_weight(sweep.plan, n) for sweep, n in zip(report.sweeps, done, strict=True)))
     try:
-        yield
+        yield progress
     finally:
         progress.end()
 
 
 def _weight(plan: Plan, tiles: int) -> int:
-    """The bytes that so many tiles of the plan read."""
-    return plan.bytes_read * tiles // max(1, len(plan.grid))
+    """What so many tiles of the plan read, in bytes: each as much as the others, rounded, so that they add up."""
+    return round(plan.bytes_read / max(1, len(plan.grid))) * tiles
 
 
 def _sweep(
@@ -204,18 +242,30 @@ def _sweep(
     """All tiles of one sweep that are not in the journal, a few at a time."""
     if plan.shared_bytes:
         work = _sharing(work, plan, lambda tile: (number, tile) in journal.finished)
-    left = (tile for tile in range(len(plan.grid)) if (number, tile) not in journal.finished)
+    left = [tile for tile in range(len(plan.grid)) if (number, tile) not in journal.finished]
     running: dict[Future[None], int] = {}
+
+    def collect() -> None:
+        """Wait for a tile or more, and count them; what failed raises its error."""
+        for future in wait(running, return_when=FIRST_COMPLETED).done:
+            tile = running.pop(future)
+            future.result()
+            journal.add(number, tile)
+            progress.step(_weight(plan, 1))
+
     with _workers(plan, how) as (workers, at_a_time):
         try:
             for tile in left:
                 running[workers.submit(_tile, work, plan.grid[tile], stores)] = tile
-                if len(running) >= at_a_time:
-                    _collect(running, number, plan, journal, progress)
-        finally:  # after an error or Ctrl-C, too: tiles that are in work are finished and counted
-            failed = sys.exc_info()[0] is not None
+                while len(running) >= at_a_time:
+                    collect()
             while running:
-                _collect(running, number, plan, journal, progress, failed)
+                collect()
+        except BaseException:  # or Ctrl-C: tiles that are in work are finished, and count
+            while running:
+                with suppress(Exception):
+                    collect()
+            raise
 
 
 def _sharing(work: Work, plan: Plan, finished: Callable[[int], bool]) -> Work:
@@ -231,24 +281,6 @@ def _sharing(work: Work, plan: Plan, finished: Callable[[int], bool]) -> Work:
 def _tile(work: Work, tile: Slices, stores: Sequence[Store]) -> None:
     with on_one_thread():  # tiles beside one another are threads enough, and each folds in the memory planned for one
         work.make(tile, stores)
-
-
-def _collect(
-    running: dict[Future[None], int],
-    number: int,
-    plan: Plan,
-    journal: Journal,
-    progress: Progress,
-    failed: bool = False,
-) -> None:
-    """Wait for a tile or more; what failed raises its error, unless another has."""
-    for future in wait(running, return_when=FIRST_COMPLETED).done:
-        tile = running.pop(future)
-        if not future.exception():
-            journal.add(number, tile)
-            progress.step(_weight(plan, 1))
-        elif not failed:
-            future.result()
 
 
 @contextmanager
