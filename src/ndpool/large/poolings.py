@@ -23,6 +23,7 @@ from .targets import Target, planned
 from .work import Jvp, Pooling, Vjp, Work
 
 UNIT_BYTES = 256 << 20  # of source that one unit of a result is made of, where nobody says how large units are
+SMALL = 32  # chunks of fewer positions along every axis are not made smaller
 
 
 def pool(
@@ -116,6 +117,8 @@ def of_values(op: Any, dtype: np.dtype[Any], derivative: bool = False) -> Op:
         op = changed(op, keepdims=True)
     assert isinstance(op, Op)
     dtypes.check(op.law.kinds, op.law.name, op.dtype or dtype)
+    if derivative and op.law.no_derivative:
+        raise PoolTypeError(op.law.no_derivative)
     if derivative and (op.dtype is not None or dtypes.kind(dtype) not in ("real", "complex")):
         raise PoolTypeError(
             f"a derivative of {dtypes.name(dtype)} is not made here; use a source of floats, and no dtype"
@@ -143,7 +146,7 @@ def _to_file(
     """One sweep that makes one array."""
     name = os.fspath(destination)
     format = format_of(name)
-    target = target_for(format, like, sources["the source"], work)
+    target = planned(format, with_chunks(format, like, sources["the source"], work))
     result = Result(place(name))
     apart(sources.values(), result)
     facts = facts_of(what, repr(op), sources, [target], format)
@@ -155,23 +158,21 @@ def _to_file(
     return carry_out(Job(result, facts, lambda numbers: [work(target)], stores), How.of(how))
 
 
-def target_for(format: str, like: Like, source: Store, work: Callable[[Target], Work]) -> Target:
-    """What is to be made. Where nobody says it, chunks are the source's, or smaller where so much source is read for
-    one of them that few fit into memory."""
-    if like.chunks is not None or format != "zarr":
-        return planned(format, like)
-    if source.encoded and len(source.chunks) == len(like.shape) and like.shards is None:
-        like = replace(like, chunks=source.chunks)
-    while True:
-        target = planned(format, like)
-        needs, unit = work(target).needs, target.chunks
-        read = needs[0].part(tuple(slice(0, min(u, n)) for u, n in zip(unit, like.shape, strict=True)))
-        if needs[0].itemsize * int(np.prod([one.stop - one.start for one in read])) <= UNIT_BYTES or max(unit) < 32:
-            return target
-        if like.shards is not None:
-            return target
-        longest = unit.index(max(unit))
-        like = replace(like, chunks=tuple(-(-u // 2) if a == longest else u for a, u in enumerate(unit)))
+def with_chunks(format: str, like: Like, source: Store, work: Callable[[Target], Work]) -> Like:
+    """`like` with the chunks that it is to have. Where nobody says it they are the source's, or smaller where so much
+    source is read for one of them that few fit into memory."""
+    if like.chunks is not None or like.shards is not None or format != "zarr":
+        return like
+    known = source.encoded and len(source.chunks) == len(like.shape)
+    chunks = list(source.chunks if known else planned(format, like).chunks)
+    while max(chunks, default=0) >= SMALL:
+        like = replace(like, chunks=tuple(chunks))
+        need = work(planned(format, like)).needs[0]
+        if need.held(tuple(slice(0, min(c, n)) for c, n in zip(chunks, like.shape, strict=True))) <= UNIT_BYTES:
+            break
+        longest = chunks.index(max(chunks))
+        chunks[longest] = -(-chunks[longest] // 2)
+    return replace(like, chunks=tuple(chunks))
 
 
 def apart(sources: Iterable[Store], result: Result) -> None:

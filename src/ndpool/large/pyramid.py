@@ -17,7 +17,7 @@ from .. import ops
 from ..arguments import integer, named
 from ..errors import PoolError
 from ..op import Op
-from .poolings import apart, facts_of, of_values, target_for
+from .poolings import apart, facts_of, of_values, with_chunks
 from .report import Report
 from .result import Result
 from .run import How, Job, Options, carry_out
@@ -178,13 +178,18 @@ def _levels(base: Store, image: Image, make: Callable[..., Op], factor: Any, lev
         raise PoolError(f"factor={factor} makes nothing of shape {base.shape} smaller; use a larger one")
     of_values(first, base.dtype)
     shape = first.window(base.shape).out_shape
-    chosen = target_for("zarr", replace(like, shape=shape), base, lambda target: Pooling(base, (first,), (target,)))
-    like = replace(like, chunks=chosen.like.chunks)
+    if like.chunks is None and not base.encoded:
+        like = replace(like, chunks=planned("zarr", like).chunks)
+    second = replace(like, shape=shape)
+    like = replace(
+        like, chunks=with_chunks("zarr", second, base, lambda target: Pooling(base, (first,), (target,))).chunks
+    )
+    chunks = planned("zarr", like).chunks
     wanted = levels if levels == "auto" else integer("levels", levels, 1)
     records, shapes = [first], [base.shape, shape]
     while wanted == "auto" or len(records) < wanted:
         pooled = [a for a, f in enumerate(by) if f > 1]
-        if wanted == "auto" and all(shapes[-1][a] <= chosen.chunks[a] for a in pooled):
+        if wanted == "auto" and all(shapes[-1][a] <= chunks[a] for a in pooled):
             break
         record = _record(make, by, shapes[-1])
         if record is None:

@@ -21,7 +21,7 @@ from ..engines.native import keeping_at_most
 from ..errors import PoolError, PoolTypeError
 from ..settings import bytes_in, on_one_thread, threads
 from ..suggest import argument
-from .journal import Journal
+from .journal import EVERY, Journal
 from .progress import Progress, shown
 from .progress import size as how_much
 from .report import Report, Sweep
@@ -128,6 +128,8 @@ def carry_out(job: Job, how: How) -> Report:
                 if not done:
                     _begin(job, report, journal)
                 _make(job, works, report, journal, how)
+                if time.monotonic() - began > EVERY:
+                    journal.settle()  # what took so long is on the disk before it has its name
             _settle(job)
         except (Exception, KeyboardInterrupt) as error:
             if journal.finished:
