@@ -50,7 +50,7 @@ def pool(
     with named("pool"):
         read = open_store(source)
         op = of_values(op, read.dtype)
-        shape, result = op.window(read.shape).out_shape, np.dtype(op.dtype or read.dtype)
+        shape, result = op.window(read.shape).out_shape, _dtype(op.dtype) if op.dtype else read.dtype
 
         def work(target: Target) -> Work:
             return Pooling(read, (op,), (target,))
@@ -124,6 +124,14 @@ def of_values(op: Any, dtype: np.dtype[Any], derivative: bool = False) -> Op:
             f"a derivative of {dtypes.name(dtype)} is not made here; use a source of floats, and no dtype"
         )
     return op
+
+
+def _dtype(name: str) -> np.dtype[Any]:
+    if name == "bfloat16":  # which NumPy knows once this is imported
+        import ml_dtypes
+
+        return np.dtype(ml_dtypes.bfloat16)
+    return np.dtype(name)
 
 
 def _same(name: str, store: Store, of: str, shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
