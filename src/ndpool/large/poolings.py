@@ -127,10 +127,8 @@ def of_values(op: Any, dtype: np.dtype[Any], derivative: bool = False) -> Op:
 
 
 def _dtype(name: str) -> np.dtype[Any]:
-    if name == "bfloat16":  # which NumPy knows once this is imported
-        import ml_dtypes
-
-        return np.dtype(ml_dtypes.bfloat16)
+    if name == "bfloat16":
+        import ml_dtypes  # noqa: F401  # with it NumPy knows the name
     return np.dtype(name)
 
 
