@@ -258,7 +258,7 @@ def _sweep(
     with _workers(plan, how) as (workers, at_a_time):
         try:
             for tile in left:
-                running[workers.submit(_tile, work, plan.grid[tile], stores)] = tile
+                running[workers.submit(_tile, _read_by(tile, work), plan.grid[tile], stores)] = tile
                 while len(running) >= at_a_time:
                     collect()
             while running:
@@ -272,12 +272,19 @@ def _sweep(
 
 def _sharing(work: Work, plan: Plan, finished: Callable[[int], bool]) -> Work:
     """The same work, whose tiles keep pieces of the chunks they decode for one another."""
+    read = [(need, room) for need, room in zip(work.needs, plan.shared, strict=True) if need.read]
     sources = [
-        Shared(source, need, plan.grid, finished, plan.shared_bytes // len(work.sources))
-        for source, need in zip(work.sources, [need for need in work.needs if need.read], strict=True)
+        Shared(source, need, plan.grid, finished, room)
+        for source, (need, room) in zip(work.sources, read, strict=True)
         if isinstance(source, Store)
     ]
     return work.on(*sources)
+
+
+def _read_by(tile: int, work: Work) -> Work:
+    """The work with sources that know which tile they are read for."""
+    sources = [source.of(tile) if isinstance(source, Shared) else source for source in work.sources]
+    return work.on(*sources) if any(isinstance(source, Shared) for source in sources) else work  # type: ignore[arg-type]
 
 
 def _tile(work: Work, tile: Slices, stores: Sequence[Store]) -> None:

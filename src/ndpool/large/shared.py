@@ -8,9 +8,10 @@ has still to decode. Where pieces would need more memory than there is, they are
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future
-from itertools import product
+from copy import copy
+from itertools import accumulate, product
 from typing import Any
 
 import numpy as np
@@ -33,35 +34,44 @@ class Shared(Store):
             [need.span(a, k * t, min(n, (k + 1) * t)) for k in range(count)]
             for a, (n, t, count) in enumerate(zip(grid.shape, grid.tile, grid.counts, strict=True))
         ]
-        self.ends = [([r.start for r in spans], [r.stop for r in spans]) for spans in self.spans]
-        self.numbers = [{(r.start, r.stop): k for k, r in enumerate(spans)} for spans in self.spans]
+        self.ends = [(_rising(r.start for r in spans), _rising(r.stop for r in spans)) for spans in self.spans]
+        self.tile: Index = ()
         self.decoded: dict[Index, Future[None]] = {}  # done when the pieces are there
         self.pieces: dict[tuple[Index, Index], np.ndarray[Any, Any]] = {}  # of a chunk, for a tile
         self.waiting: dict[Index, set[Index]] = {}  # tiles that have not taken theirs
 
+    def of(self, tile: int) -> Shared:
+        """The same store as that tile reads it. A part alone does not tell: several tiles may take the same one."""
+        view = copy(self)
+        view.tile = tuple(map(int, np.unravel_index(tile, self.counts)))
+        return view
+
     def read(self, part: Slices, out: np.ndarray[Any, Any] | None = None) -> np.ndarray[Any, Any]:
-        tile = tuple(numbers.get((one.start, one.stop), -1) for numbers, one in zip(self.numbers, part, strict=True))
         out = np.empty(shape_of(part), self.dtype, order="F" if self.order == "F" else "C") if out is None else out
-        others = []
-        for chunk, piece in cut(part, self.chunks):
+        left, others = [], []
+        for chunk, piece in cut(
+            part, self.chunks
+        ):  # what lies ready comes first, so that its memory is free for what others need
+            if (first := self.decoded.get(chunk)) is not None and first.done():
+                self._take(chunk, piece, first, out[within(piece, part)])
+            else:
+                left.append((chunk, piece))
+        for chunk, piece in left:
             own: Future[None] = Future()
             first = self.decoded.setdefault(chunk, own)
             if first is own:
-                self._decode(chunk, tile, piece, out[within(piece, part)])
+                self._decode(chunk, piece, out[within(piece, part)])
             else:
                 others.append((chunk, piece, first))
         for chunk, piece, first in others:
-            first.result()
-            kept = self.pieces.pop((chunk, tile), None)
-            out[within(piece, part)] = self.base.read(piece) if kept is None else kept
-            self._taken(chunk, tile)
+            self._take(chunk, piece, first, out[within(piece, part)])
         return out
 
-    def _decode(self, chunk: Index, tile: Index, piece: Slices, out: np.ndarray[Any, Any]) -> None:
+    def _decode(self, chunk: Index, piece: Slices, out: np.ndarray[Any, Any]) -> None:
         """Put the piece of a chunk into `out`, and keep those of other tiles."""
         done = self.decoded[chunk]
         try:
-            parts = self._parts(chunk, tile)
+            parts = self._parts(chunk)
             if not parts:
                 out[...] = self.base.read(piece)
             else:
@@ -81,10 +91,13 @@ class Shared(Store):
         if not parts:
             self.decoded.pop(chunk, None)
 
-    def _taken(self, chunk: Index, tile: Index) -> None:
-        """That tile needs nothing more of a chunk; after the last one the chunk is forgotten."""
+    def _take(self, chunk: Index, piece: Slices, decoded: Future[None], out: np.ndarray[Any, Any]) -> None:
+        """The tile's piece of a chunk that another one decodes, to `out`; after the last one it is forgotten."""
+        decoded.result()
+        kept = self.pieces.pop((chunk, self.tile), None)
+        out[...] = self.base.read(piece) if kept is None else kept
         waiting = self.waiting.get(chunk, set())
-        waiting.discard(tile)
+        waiting.discard(self.tile)
         if not waiting:
             self.waiting.pop(chunk, None)
             self.decoded.pop(chunk, None)
@@ -92,7 +105,7 @@ class Shared(Store):
     def _whole(self, chunk: Index) -> Slices:
         return tuple(slice(i * c, min(n, (i + 1) * c)) for i, c, n in zip(chunk, self.chunks, self.shape, strict=True))
 
-    def _parts(self, chunk: Index, tile: Index) -> dict[Index, Slices]:
+    def _parts(self, chunk: Index) -> dict[Index, Slices]:
         """The other tiles that take some of a chunk and are not finished, and what they take."""
         whole = self._whole(chunk)
         ranges = [
@@ -101,7 +114,7 @@ class Shared(Store):
         ]
         found = {}
         for other in product(*ranges):
-            if other != tile and not self.finished(int(np.ravel_multi_index(other, self.counts))):
+            if other != self.tile and not self.finished(int(np.ravel_multi_index(other, self.counts))):
                 spans = (self.spans[a][k] for a, k in enumerate(other))
                 found[other] = tuple(
                     slice(max(w.start, r.start), min(w.stop, r.stop)) for w, r in zip(whole, spans, strict=True)
@@ -116,3 +129,8 @@ class Shared(Store):
 
     def state(self) -> str:
         return self.base.state()
+
+
+def _rising(ends: Iterable[int]) -> list[int]:
+    """Ends of spans in order, for bisection: those of spans of nothing may be anywhere."""
+    return list(accumulate(ends, max))

@@ -87,7 +87,11 @@ class Plan:
     tile_bytes: int  # the memory of one tile in work: what it reads and makes, decoded, and beside that
     chunks_read: int  # chunks decoded, each as often as a tile takes some of it
     bytes_read: int  # in those
-    shared_bytes: int = 0  # memory for pieces of chunks that wait for their tiles; then each chunk is decoded once
+    shared: tuple[int, ...] = ()  # of each need, memory for pieces of chunks that wait; then each is decoded once
+
+    @property
+    def shared_bytes(self) -> int:
+        return sum(self.shared)
 
     @property
     def bytes(self) -> int:
@@ -184,8 +188,8 @@ class _Grids:
     """Many grids, numbered, and what each costs; an entry of each array is a grid's.
 
     `held` is the memory of a tile, `read` the bytes that are decoded where every tile reads for itself, and `once`
-    where tiles keep pieces for others, which takes `shared` bytes: those that wait for tiles further on along an axis,
-    of the present tile along the axes before it and of all tiles along those after it.
+    where tiles keep pieces for others, which takes `shared` bytes, and of each need its `pieces`: those that wait for
+    tiles further on along an axis, of the present tile along the axes before it and of all tiles along those after it.
     """
 
     def __init__(self, shape: tuple[int, ...], sizes: list[list[int]], needs: tuple[Need, ...], shares: bool) -> None:
@@ -193,7 +197,8 @@ class _Grids:
         axes = [[_costs(n, t, a, needs) for t in some] for a, (n, some) in enumerate(zip(shape, sizes, strict=True))]
         self.counts = _outer([np.array([cost.tiles for cost in costs], float) for costs in axes]).ravel()
         none = np.zeros(len(self.counts))
-        self.held, self.read, self.once, self.shared, self.chunks, self.chunks_once = (none for _ in range(6))
+        self.held, self.read, self.once, self.chunks, self.chunks_once = (none for _ in range(5))
+        self.pieces = [none for _ in needs]
         for i, need in enumerate(needs):
             along = {
                 which: [np.array([getattr(cost, which)[i] for cost in costs], float) for costs in axes]
@@ -209,7 +214,8 @@ class _Grids:
             self.read, self.once = self.read + chunk * touched, self.once + chunk * once
             for a in range(len(shape) if shares and need.encoded else 0):
                 waiting = _outer([*along["held"][:a], along["ahead"][a], *along["all"][a + 1 :]]).ravel()
-                self.shared = self.shared + DIAGONAL * need.itemsize * waiting
+                self.pieces[i] = self.pieces[i] + DIAGONAL * need.itemsize * waiting
+        self.shared = sum(self.pieces, none)
 
     def grid(self, i: int) -> Grid:
         where = np.unravel_index(i, [len(some) for some in self.sizes])
@@ -217,11 +223,11 @@ class _Grids:
 
     def plan(self, i: int, at_a_time: int, memory: int) -> Plan | None:
         """The plan of that grid, if there is memory for so many tiles at a time."""
-        grid, shared = self.grid(i), math.ceil(self.shared[i])
+        grid, shared = self.grid(i), tuple(math.ceil(each[i]) for each in self.pieces)
         needed = largest(grid, self.needs)
         if needed * at_a_time > memory:
             return None
-        if shared and needed * at_a_time + shared <= memory:
+        if any(shared) and needed * at_a_time + sum(shared) <= memory:
             return Plan(grid, at_a_time, needed, round(self.chunks_once[i]), round(self.once[i]), shared)
         return Plan(grid, at_a_time, needed, round(self.chunks[i]), round(self.read[i]))
 
@@ -234,7 +240,7 @@ class _Cost:
     held: tuple[float, ...]  # the longest span
     touched: tuple[float, ...]  # chunks, each as often as a tile touches it
     once: tuple[float, ...]  # chunks, each once
-    all: tuple[float, ...]  # positions, from the first to the last
+    all: tuple[float, ...]  # positions, each as often as a tile takes it
     ahead: tuple[float, ...]  # positions of tiles further on, at most, in chunks that a tile or those before it touch
 
 
@@ -268,7 +274,7 @@ def _costs(n: int, t: int, a: int, needs: tuple[Need, ...]) -> _Cost:
         touched.append(sum(_touched(r, chunk) for r in spans) * scale)
         reach = range(min(r.start for r in spans), max(r.stop for r in spans))
         once.append(_touched(reach, chunk))
-        whole.append(len(reach))
+        whole.append(sum(map(len, spans)) * scale)
         ahead.append(max((_ahead(span, k, tiles, chunk) for k in picked), default=0) if need.encoded else 0)
     return _Cost(tiles, tuple(held), tuple(touched), tuple(once), tuple(whole), tuple(ahead))
 
