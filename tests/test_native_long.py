@@ -117,7 +117,8 @@ def test_what_records_remember_is_bounded() -> None:
     assert max(later) < 2**25
 
 
-# The cotangent of one large window is one unit of work: seconds, in which nothing returns to the interpreter.
+# The cotangent of one large window is one unit of work, a sixth of a second or more in which nothing returns to the
+# interpreter.
 INTERRUPT = """
 import os, signal, threading
 import numpy as np, ndpool
@@ -126,7 +127,7 @@ op = ndpool.LpPool(2.5, (1 << 12, 4000))
 x = np.random.default_rng(0).normal(size=(1 << 12, 4001))
 dy, at = np.ones((1, 1)), op.linearize(x)
 small = ndpool.LpPool(2.5, 3).vjp(x[:3, :3], dy)
-threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT)).start()
+threading.Timer(0.05, os.kill, (os.getpid(), signal.SIGINT)).start()
 try:
     at.vjp(dy)
     print("finished")

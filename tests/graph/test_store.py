@@ -61,6 +61,11 @@ CALLS: dict[str, dict[str, Any]] = {  # arguments for each op of the table, as f
     "global_lp_pool": {"norm_type": 1},
 }
 OWN_LAW = {"pool", "adaptive_pool", "global_pool"}
+LABELS: dict[str, dict[str, Any]] = {  # ops of integers alone
+    "mode_pool": {"kernel_size": 2, "stride": 1, "ties": "first"},
+    "adaptive_mode_pool": {"output_size": (None, 3)},
+    "global_mode_pool": {"axes": -1, "keepdims": False},
+}
 
 
 def every_op() -> Program:
@@ -127,7 +132,18 @@ def fails(text: Any, *words: str) -> None:
 
 
 def test_the_table_of_calls_has_every_op():
-    assert set(CALLS) | OWN_LAW == set(OPS)
+    assert set(CALLS) | set(LABELS) | OWN_LAW == set(OPS)
+
+
+def test_ops_of_labels_come_back():
+    g = Graph()
+    x = g.input((4, 6, 6), name="x", dtype="int32")
+    program = g.build([getattr(g, name)(x, **arguments) for name, arguments in LABELS.items()])
+    again = from_json(to_json(program))
+    assert_same(program, again)
+    labels = np.random.default_rng(0).integers(0, 3, (4, 6, 6), np.int32)
+    for a, b in zip(program(labels), again(labels), strict=True):
+        assert a.tobytes() == b.tobytes()
 
 
 def test_every_op_comes_back(monkeypatch):
