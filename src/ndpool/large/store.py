@@ -1,8 +1,8 @@
 """What a store is: an array that lies in files (or in memory), parts of which are read and written.
 
 `open_store` finds the format of a name and opens it; `create_store` makes a new one. A format is a module of this
-folder with `open(name, options)` and `create(name, like)`; it imports the library that knows the format, and is itself
-imported when a name asks for it.
+folder with `open(name, options)`, `create(name, like)`, and `check(name, like)` that raises where it cannot make that;
+it imports the library that knows the format, and is itself imported when a name asks for it.
 
 A part is a tuple of slices, one per axis, with 0 <= start <= stop <= size and no step.
 """
@@ -211,6 +211,7 @@ def create_store(name: str | os.PathLike[str], like: Like, format: str | None = 
         raise FileExistsError(f"{os.fspath(name)}: exists already; remove it or use another name")
     options = {**FORMATS[key].options, **like.options}
     like = replace(like, dtype=like.dtype.newbyteorder("="), options=options)
+    module.check(os.fspath(name), like)
     created: Store = module.create(os.fspath(name), like)
     return created
 
