@@ -174,7 +174,7 @@ def _planned(place: Path, works: Sequence[Work], how: How, grids: list[Grid] | N
         except TooLittle as error:
             least = -(-(held + error.needed) >> 20)
             raise PoolError(
-                f"memory={how_much(memory)} is too little: the smallest tile needs {how_much(error.needed)}, and this "
+                f"memory={how.memory} is too little: the smallest tile needs {how_much(error.needed)}, and this "
                 f"process holds {how_much(held)}; use memory={least}MiB or more, or smaller chunks"
             ) from None
         sweeps.append(Sweep(plan, work.sources, work.targets))
