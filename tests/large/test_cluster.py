@@ -6,7 +6,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -118,7 +118,7 @@ def test_a_worker_is_killed(to: str, sources: Path, cluster: Any) -> None:
 
 
 def test_memory_counts_the_threads_of_a_worker(sources: Path, cluster: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each worker makes a tile in each of its threads, and all of them have to fit; the client's threads do not count."""
+    """Each worker makes a tile in each of its threads, and all have to fit; the client's threads do not count."""
     how: dict[str, Any] = {"dry_run": True, "chunks": CHUNKS}
     one = pool(sources / "x.zarr", sources / "y.zarr", OP, threads=1, **how).sweeps[0].plan.tile_bytes
     report = pool(sources / "x.zarr", sources / "y.zarr", OP, threads=1, cluster=cluster.scheduler_address, **how)
@@ -135,21 +135,26 @@ def test_memory_counts_the_threads_of_a_worker(sources: Path, cluster: Any, monk
 # -- what is refused ---------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("what", ["array", "zarr", "store", "pyramid", "cotangent"])
-def test_what_lies_in_memory_is_refused(what: str, sources: Path, cluster: Any) -> None:
-    """Each worker would get all of it with every tile, or nothing."""
-    how: dict[str, Any] = {"cluster": cluster.scheduler_address}
+def in_memory() -> Any:
+    """X as zarr's, in no file."""
+    return zarr.array(X, chunks=CHUNKS, store=zarr.storage.MemoryStore())
+
+
+IN_MEMORY: dict[str, Callable[..., Any]] = {
+    "array": lambda **how: pool(X, "y.npy", OP, **how),
+    "zarr": lambda **how: pool(in_memory(), "y.npy", OP, **how),
+    "store": lambda **how: pool(open_store(X), "y.npy", OP, dry_run=True, **how),
+    "pyramid": lambda **how: pyramid(X, "y.ome.zarr", **how),
+    "cotangent": lambda **how: vjp("x.npy", OP(X), "y.npy", OP, **how),
+}
+
+
+@pytest.mark.parametrize("what", IN_MEMORY)
+def test_what_is_in_no_file_is_refused(what: str, sources: Path, cluster: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each tile would take all of it to its worker."""
+    monkeypatch.chdir(sources)
     with pytest.raises(PoolError, match=r"is in no file, and workers read files; save it as .npy or .zarr, or leave"):
-        if what == "array":
-            pool(X, sources / "y.npy", OP, **how)
-        elif what == "zarr":
-            pool(zarr.array(X, chunks=CHUNKS, store=zarr.storage.MemoryStore()), sources / "y.npy", OP, **how)
-        elif what == "store":
-            pool(open_store(X), sources / "y.npy", OP, dry_run=True, **how)
-        elif what == "pyramid":
-            pyramid(X, sources / "y.ome.zarr", **how)
-        else:
-            vjp(sources / "x.npy", OP(X), sources / "y.npy", OP, **how)
+        IN_MEMORY[what](cluster=cluster.scheduler_address)
     assert left(sources) == ["x.npy", "x.zarr"]
 
 

@@ -168,14 +168,18 @@ def module_of(format: str) -> Any:
     """The module of a format, imported; where its library is missing, the error says how to install it."""
     if format not in FORMATS:
         raise PoolError(f"format={format!r} is not one of {', '.join(FORMATS)}{_meant(format, FORMATS)}")
-    known = FORMATS[format]
+    return imported(FORMATS[format].module, f".{format}", FORMATS[format].extra)
+
+
+def imported(module: str, what: str, extra: str | None) -> Any:
+    """A module of this folder; where its library is missing, the error says how to install what needs it."""
     try:
-        return importlib.import_module(f".{known.module}", __package__)
+        return importlib.import_module(f".{module}", __package__)
     except ModuleNotFoundError as error:
-        if known.extra is None or str(error.name).startswith("ndpool"):
+        if extra is None or str(error.name).startswith("ndpool"):
             raise
-        install = f"pip install 'ndpool[{known.extra}]'"
-        raise PoolError(f".{format} needs {error.name}, which is not installed; {install}") from error
+        install = f"pip install 'ndpool[{extra}]'"
+        raise PoolError(f"{what} needs {error.name}, which is not installed; {install}") from error
 
 
 # -- opening and making ------------------------------------------------------------------------------------------------
