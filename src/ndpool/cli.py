@@ -224,13 +224,21 @@ def _add(parser: argparse.ArgumentParser, commands: dict[str, Command]) -> None:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command; 0 if all is well, 1 if a check failed, 2 if the command line is wrong."""
+    """Run one command; 0 if all is well, 1 if a check failed, 2 if the command line is wrong, 130 after Ctrl-C."""
     try:
         arguments = _parser().parse_args(argv)
         return int(arguments.run(arguments))
     except (Wrong, PoolError, OSError, MemoryError) as error:
-        words = " ".join(str(error).split())
-        print("ndpool:", "".join(c if c.isprintable() else ascii(c)[1:-1] for c in words), file=sys.stderr)
+        _complain(str(error))
         return 2
+    except KeyboardInterrupt as error:
+        _complain(str(error) or "interrupted")
+        return 130  # as shells have it of Ctrl-C
     except SystemExit as done:  # argparse, after --help and --version
         return int(done.code or 0)
+
+
+def _complain(text: str) -> None:
+    """One line on stderr."""
+    words = " ".join(text.split())
+    print("ndpool:", "".join(c if c.isprintable() else ascii(c)[1:-1] for c in words), file=sys.stderr)

@@ -39,15 +39,12 @@ def _large(arguments: argparse.Namespace, do: Callable[..., Any], *args: Any, **
     dry = arguments.dry_run
     how = _given(arguments, "memory", "threads", "overwrite", "resume", "dry_run", "cluster", "chunks", "shards")
     formats = _given(arguments, "codec", "zarr_format")
-    try:
-        report = do(*args, **kwargs, **how, options=formats, progress=not (arguments.quiet or dry))
-    except KeyboardInterrupt:
-        raise Wrong("interrupted; the tiles that are finished are kept: go on with --resume") from None
+    report = do(*args, **kwargs, **how, options=formats, progress=not (arguments.quiet or dry))
     if dry or not arguments.quiet:
         print(f"would write {report.place}" if dry else f"wrote {report.place} in {duration(report.seconds)}")
         print(report)
-    if not dry and not arguments.quiet and report.seconds:
-        print(f"speed  {size(report.bytes_read / report.seconds)}/s of source")
+    if report.made and not arguments.quiet:
+        print(f"speed  {size(report.bytes_read * report.made / report.tiles / report.seconds)}/s of source")
     return 0
 
 

@@ -114,10 +114,13 @@ def _labels(dataset: h5py.Dataset) -> tuple[str, ...] | None:
     return labels if labels and all(labels) else None
 
 
-def create(name: str, like: Like) -> Store:
+def check(name: str, like: Like) -> None:
     check_options(name, like.options, ())
     if like.dtype.kind == "V":
         raise PoolError(f"{name}: HDF5 has no name for dtype {like.dtype}; use .raw")
+
+
+def create(name: str, like: Like) -> Store:
     path, inside = split(name)
     try:
         with h5py.File(path, "x") as file:
@@ -134,7 +137,7 @@ def create(name: str, like: Like) -> Store:
             offset = dataset.id.get_offset()
         made = Mapped(path, Layout(offset or 0, like.shape, like.dtype), name=name, axes=like.axes)
         with Path(path).open("rb+") as opened:
-            allocate(opened.fileno(), made.layout.offset + made.layout.nbytes)
+            allocate(opened.fileno(), made.layout.offset + made.layout.nbytes, path)
     except BaseException:
         if os.path.exists(path):
             os.unlink(path)

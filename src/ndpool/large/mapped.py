@@ -168,7 +168,7 @@ def new_file(path: str, header: bytes, size: int) -> None:
     file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o666)
     try:
         os.write(file, header)
-        allocate(file, size)
+        allocate(file, size, path)
     except BaseException:
         os.unlink(path)
         raise
@@ -176,12 +176,15 @@ def new_file(path: str, header: bytes, size: int) -> None:
         os.close(file)
 
 
-def allocate(file: int, size: int) -> None:
+def allocate(file: int, size: int, path: str) -> None:
     """Give an open file its bytes on the disk, up to `size`."""
-    if not hasattr(os, "posix_fallocate"):  # macOS: holes, and a disk that fills up is found while writing
-        os.truncate(file, max(size, os.fstat(file).st_size))
-    elif size:
-        os.posix_fallocate(file, 0, size)
+    try:
+        if not hasattr(os, "posix_fallocate"):  # macOS: holes, and a disk that fills up is found while writing
+            os.truncate(file, max(size, os.fstat(file).st_size))
+        elif size:
+            os.posix_fallocate(file, 0, size)
+    except OSError as error:
+        raise OSError(error.errno, f"{error.strerror} for its {size} bytes", path) from error
 
 
 def order_of(name: str, options: dict[str, Any]) -> Literal["C", "F"]:

@@ -27,11 +27,15 @@ def open(name: str, options: dict[str, Any]) -> Store:
         return Mapped(name, Layout(file.tell(), shape, dtype, "F" if fortran else "C"))
 
 
-def create(name: str, like: Like) -> Store:
+def check(name: str, like: Like) -> None:
     check_options(name, like.options, ("order",))
-    order = order_of(name, like.options)
+    order_of(name, like.options)
     if like.dtype.kind == "V":
         raise PoolError(f"{name}: .npy has no name for dtype {like.dtype}; use .raw, or .zarr")
+
+
+def create(name: str, like: Like) -> Store:
+    order = order_of(name, like.options)
     header = io.BytesIO()
     described = {"descr": npy.dtype_to_descr(like.dtype), "fortran_order": order == "F", "shape": like.shape}
     npy.write_array_header_1_0(header, described)

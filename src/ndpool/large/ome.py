@@ -54,8 +54,8 @@ def image_of(path: str | None) -> Image | None:
     attributes = _attributes(group) if group else {}
     ome = attributes.get("ome", attributes)
     for scales in ome.get("multiscales", []) if group and path else []:
-        first = scales["datasets"][0]
-        if (group / first["path"]).resolve() != Path(path).resolve():  # type: ignore[arg-type]
+        first = next(iter(scales.get("datasets", [])), None)
+        if first is None or (group / first["path"]).resolve() != Path(path).resolve():  # type: ignore[arg-type]
             continue
         axes = tuple(_axis(axis) for axis in scales.get("axes", []))
         moves = {m["type"]: m for m in (*first.get("coordinateTransformations", []),)}

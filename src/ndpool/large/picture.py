@@ -78,7 +78,7 @@ def open(name: str, options: dict[str, Any]) -> Store:
         raise OSError(f"{name}: is no picture that can be read: {error}") from error
 
 
-def create(name: str, like: Like) -> Store:
+def check(name: str, like: Like) -> None:
     check_options(name, like.options, ("kind",))
     kind, ndim = like.options["kind"], len(like.shape)
     dtypes, channels = HOLDS[kind]
@@ -90,7 +90,10 @@ def create(name: str, like: Like) -> Store:
         )
     if (pixels := like.shape[0] * like.shape[1]) > (most := Image.MAX_IMAGE_PIXELS or pixels):
         raise PoolError(f"{name}: {pixels} pixels are more than the {most} a picture may have; use a .tif or .zarr")
-    made = Picture(name, np.zeros(like.shape, like.dtype), kind)
+
+
+def create(name: str, like: Like) -> Store:
+    made = Picture(name, np.zeros(like.shape, like.dtype), like.options["kind"])
     made.save()
     return made
 

@@ -13,6 +13,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
+import numpy as np
+
 from .. import ops
 from ..arguments import integer, named
 from ..errors import PoolError
@@ -161,22 +163,33 @@ def _factor(given: Any, image: Image, shape: tuple[int, ...]) -> tuple[int, ...]
     return tuple(found)
 
 
-def _record(make: Callable[..., Op], factor: tuple[int, ...], shape: tuple[int, ...]) -> Op | None:
+def _record(
+    make: Callable[..., Op], factor: tuple[int, ...], shape: tuple[int, ...], dtype: np.dtype[Any]
+) -> Op | None:
     """What makes the next level of an array of that shape; None if nothing can be smaller."""
     by = [min(f, n) for f, n in zip(factor, shape, strict=True)]
     pooled = tuple(a for a, f in enumerate(by) if f > 1)
     if not pooled:
         return None
-    return make(kernel_size=tuple(by[a] for a in pooled), ceil_mode=True, axes=pooled)
+    window: dict[str, Any] = {"kernel_size": tuple(by[a] for a in pooled), "ceil_mode": True, "axes": pooled}
+    record = of_values(make(**window), dtype)
+    if record.dtype is not None:
+        raise PoolError(f"op makes records with dtype={record.dtype!r}, but all levels have the source's; leave it out")
+    # level after level is made of one tile: that needs windows that share nothing and leave nothing out
+    if record.window(shape).axes != ops.MaxPool(**window).window(shape).axes:
+        raise PoolError(
+            f"windows of {record!r} do not tile; use kernel_size, ceil_mode and axes as they are given to op, no other "
+            "stride than the kernel, no padding and no dilation"
+        )
+    return record
 
 
 def _levels(base: Store, image: Image, make: Callable[..., Op], factor: Any, levels: Any, like: Like) -> Levels:
     """Records and targets of all levels."""
     by = _factor(factor, image, base.shape)
-    first = record = _record(make, by, base.shape)
+    first = record = _record(make, by, base.shape, base.dtype)
     if first is None:
         raise PoolError(f"factor={factor} makes nothing of shape {base.shape} smaller; use a larger one")
-    of_values(first, base.dtype)
     shape = first.window(base.shape).out_shape
     if like.chunks is None and not base.encoded:
         like = replace(like, chunks=planned("zarr", like).chunks)
@@ -191,9 +204,12 @@ def _levels(base: Store, image: Image, make: Callable[..., Op], factor: Any, lev
         pooled = [a for a, f in enumerate(by) if f > 1]
         if wanted == "auto" and all(shapes[-1][a] <= chunks[a] for a in pooled):
             break
-        record = _record(make, by, shapes[-1])
+        record = _record(make, by, shapes[-1], base.dtype)
         if record is None:
-            raise PoolError(f"levels={wanted}: nothing can be smaller than {shapes[-1]}, which is level {len(records)}")
+            last = len(records)
+            raise PoolError(
+                f"levels={wanted}: nothing can be smaller than {shapes[-1]}, level {last}; use levels <= {last}"
+            )
         records.append(record)
         shapes.append(record.window(shapes[-1]).out_shape)
     return Levels(base, image, tuple(records), tuple(planned("zarr", replace(like, shape=one)) for one in shapes))

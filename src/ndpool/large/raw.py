@@ -33,8 +33,12 @@ def _dtype(name: str, options: dict[str, Any]) -> np.dtype[Any]:
         raise PoolError(f"{name}: dtype={options['dtype']!r} is no dtype; use a name as 'uint16' or '>f4'") from error
 
 
-def create(name: str, like: Like) -> Store:
+def check(name: str, like: Like) -> None:
     check_options(name, like.options, ("order",))
+    order_of(name, like.options)
+
+
+def create(name: str, like: Like) -> Store:
     layout = Layout(0, like.shape, like.dtype, order_of(name, like.options))
     new_file(name, b"", layout.nbytes)
     return Mapped(name, layout)

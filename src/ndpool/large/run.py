@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Executor, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypedDict
 
@@ -27,7 +27,7 @@ from .progress import size as how_much
 from .report import Report, Sweep
 from .result import Result, resumed, unfinished
 from .shared import Shared
-from .store import Slices, Store, remove
+from .store import Slices, Store, imported, remove
 from .targets import Target
 from .tiles import Grid, Plan, TooLittle, choose, measure
 from .work import Work
@@ -60,10 +60,11 @@ class How:
     dry_run: bool = False
     progress: bool | Callable[[int, int], Any] = False
     cluster: Any = None
+    workers: tuple[int, ...] = ()  # how many threads each worker of the cluster has
 
     @staticmethod
     def of(options: Options) -> How:
-        known = [one.name for one in fields(How)]
+        known = [*Options.__annotations__]
         for name in options:
             if name not in known:
                 guess = argument(name, known)
@@ -73,7 +74,7 @@ class How:
         if how.threads is not None:
             integer("threads", how.threads, 1)
         bytes_in("memory", how.memory)
-        return how
+        return how if how.cluster is None else replace(how, workers=_cluster().threads_of(how.cluster))
 
     @property
     def room(self) -> int:
@@ -82,8 +83,8 @@ class How:
 
     @property
     def most(self) -> int:
-        """How many tiles one process may make at a time."""
-        return self.threads or threads()
+        """How many tiles one process may make at a time; a worker of a cluster does make as many as it has threads."""
+        return max(self.workers, default=0) or self.threads or threads()
 
 
 @dataclass(frozen=True)
@@ -114,6 +115,7 @@ def carry_out(job: Job, how: How) -> Report:
         done = len(journal.finished) if before else 0
         sweeps = before["sweeps"] if before and done else None
         works = job.works(sweeps and [number for number, _, _ in sweeps])
+        _reach(works, how)
         grids = sweeps and [Grid(tuple(shape), tuple(tile)) for _, shape, tile in sweeps]
         report = _planned(result.place, works, how, grids)
         is_moving = done == report.tiles and before is not None and result.is_moving
@@ -163,24 +165,50 @@ def _settle(job: Job) -> None:
 
 def _planned(place: Path, works: Sequence[Work], how: How, grids: list[Grid] | None) -> Report:
     """Every sweep's plan, on these grids if there are some from before, and what all of it takes."""
-    memory, free, shares = bytes_in("memory", how.memory), how.room, how.cluster is None
+    memory, free = bytes_in("memory", how.memory), how.room
     held, sweeps = memory - free, []
     for i, work in enumerate(works):
         try:
-            if grids is None:
-                plan = choose(work.shape, work.unit, work.needs, free, how.most, shares)
-            else:
-                plan = measure(grids[i], work.needs, free, how.most, shares)
+            plan = _plan(work, grids[i] if grids else None, free, how)
         except TooLittle as error:
-            least = -(-(held + error.needed) >> 20)
+            together = how.most if how.workers else 1
+            least = -(-(held + together * error.needed) >> 20)
+            also = f"each worker makes {together} at a time, " if how.workers else ""
             raise PoolError(
-                f"memory={how_much(memory)} is too little: the smallest tile needs {how_much(error.needed)}, and this "
-                f"process holds {how_much(held)}; use memory={least}MiB or more, or smaller chunks"
+                f"memory={how.memory} is too little: the smallest tile needs {how_much(error.needed)}, {also}and "
+                f"this process holds {how_much(held)}; use memory={least}MiB or more, or smaller chunks"
             ) from None
         sweeps.append(Sweep(plan, work.sources, work.targets))
     peak = held + max(one.plan.bytes for one in sweeps)
     tiles = sum(len(one.plan.grid) for one in sweeps)
     return Report(str(place), tuple(sweeps), memory, peak, tiles, 0)
+
+
+def _plan(work: Work, grid: Grid | None, free: int, how: How) -> Plan:
+    """The plan of a sweep, on this grid if there is one from before."""
+    if not how.workers:
+        if grid is None:
+            return choose(work.shape, work.unit, work.needs, free, how.most)
+        return measure(grid, work.needs, free, how.most)
+    share = free // how.most  # of a worker's memory, as all its threads are at work
+    if grid is not None:
+        plan = measure(grid, work.needs, share, 1, False)
+    else:
+        for some in (sum(how.workers), 1):  # a tile for each, or if those are too large, the best that is not
+            plan = choose(work.shape, work.unit, work.needs, share * some, some, False)
+            if plan.tile_bytes <= share:
+                break
+    return replace(plan, at_a_time=max(1, min(how.most, len(plan.grid))))
+
+
+def _reach(works: Sequence[Work], how: How) -> None:
+    """Raise if workers of a cluster have to read what is in no file: each tile would take all of it along."""
+    for source in works[0].sources if how.workers else ():
+        if isinstance(source, Store) and source.path is None:
+            raise PoolError(
+                f"cluster={how.cluster!r}: {source.name} is in no file, and workers read files; save it as .npy or "
+                ".zarr, or leave cluster out"
+            )
 
 
 def room(memory: int) -> int:
@@ -295,11 +323,14 @@ def _tile(work: Work, tile: Slices, stores: Sequence[Store]) -> None:
 @contextmanager
 def _workers(plan: Plan, how: How) -> Iterator[tuple[Executor, int]]:
     """What makes tiles, and how many to hand out at a time."""
-    if how.cluster is not None:
-        from .cluster import workers
-
-        with workers(how.cluster) as (executor, number):
-            yield executor, AHEAD * number
+    if how.workers:
+        with _cluster().workers(how.cluster) as executor:
+            yield executor, AHEAD * sum(how.workers)
     else:
         with ThreadPoolExecutor(plan.at_a_time, "ndpool-tile") as executor:
             yield executor, plan.at_a_time
+
+
+def _cluster() -> Any:
+    """What knows dask's clusters."""
+    return imported("cluster", "cluster=", "large")

@@ -1,8 +1,8 @@
 """What a store is: an array that lies in files (or in memory), parts of which are read and written.
 
 `open_store` finds the format of a name and opens it; `create_store` makes a new one. A format is a module of this
-folder with `open(name, options)` and `create(name, like)`; it imports the library that knows the format, and is itself
-imported when a name asks for it.
+folder with `open(name, options)`, `create(name, like)`, and `check(name, like)` that raises where it cannot make that;
+it imports the library that knows the format, and is itself imported when a name asks for it.
 
 A part is a tuple of slices, one per axis, with 0 <= start <= stop <= size and no step.
 """
@@ -168,14 +168,18 @@ def module_of(format: str) -> Any:
     """The module of a format, imported; where its library is missing, the error says how to install it."""
     if format not in FORMATS:
         raise PoolError(f"format={format!r} is not one of {', '.join(FORMATS)}{_meant(format, FORMATS)}")
-    known = FORMATS[format]
+    return imported(FORMATS[format].module, f".{format}", FORMATS[format].extra)
+
+
+def imported(module: str, what: str, extra: str | None) -> Any:
+    """A module of this folder; where its library is missing, the error says how to install what needs it."""
     try:
-        return importlib.import_module(f".{known.module}", __package__)
+        return importlib.import_module(f".{module}", __package__)
     except ModuleNotFoundError as error:
-        if known.extra is None or str(error.name).startswith("ndpool"):
+        if extra is None or str(error.name).startswith("ndpool"):
             raise
-        install = f"pip install 'ndpool[{known.extra}]'"
-        raise PoolError(f".{format} needs {error.name}, which is not installed; {install}") from error
+        install = f"pip install 'ndpool[{extra}]'"
+        raise PoolError(f"{what} needs {error.name}, which is not installed; {install}") from error
 
 
 # -- opening and making ------------------------------------------------------------------------------------------------
@@ -211,6 +215,7 @@ def create_store(name: str | os.PathLike[str], like: Like, format: str | None = 
         raise FileExistsError(f"{os.fspath(name)}: exists already; remove it or use another name")
     options = {**FORMATS[key].options, **like.options}
     like = replace(like, dtype=like.dtype.newbyteorder("="), options=options)
+    module.check(os.fspath(name), like)
     created: Store = module.create(os.fspath(name), like)
     return created
 

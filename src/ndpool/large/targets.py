@@ -57,12 +57,13 @@ def planned(format: str, like: Like) -> Target:
             raise PoolError(
                 f"{name}={given} is not a size for each of {len(like.shape)} axes; give one of at least 1 each"
             )
+    if like.shards and not like.chunks:
+        raise PoolError(f"shards={like.shards} are made of chunks, and there are none; give chunks, too")
+    module_of(format).check(f".{format}", replace(like, options={**FORMATS[format].options, **like.options}))
     if module == "zarr":
         like = replace(like, chunks=module_of(format).chunks_of(like))
         units = like.shards or like.chunks
         assert units is not None
-        if like.chunks and any(s % c for s, c in zip(units, like.chunks, strict=True)):
-            raise PoolError(f"shards={like.shards} are no multiples of chunks={like.chunks}; use multiples")
         return Target(like, units, module_of(format).encoding(like))
     if module == "picture":
         return Target(like, tuple(max(1, n) for n in like.shape), module_of(format).encoding(like))

@@ -153,7 +153,7 @@ def _opened(path: str, options: dict[str, Any], name: str) -> Store:
         raise OSError(f"{name}: is no TIFF file that can be opened: {error}") from error
 
 
-def create(name: str, like: Like) -> Store:
+def check(name: str, like: Like) -> None:
     check_options(name, like.options, ("ome",))
     ome = like.options.get("ome", False)
     if like.dtype.kind in "bV" or (ome and like.dtype.name not in OME_DTYPES):
@@ -161,6 +161,11 @@ def create(name: str, like: Like) -> Store:
         raise PoolError(f"{name}: dtype {like.dtype} is not among what it can hold ({held}); use a .zarr")
     if 0 in like.shape or not like.shape:
         raise PoolError(f"{name}: shape {like.shape} has no pixels, which TIFF cannot say; use a .zarr or .npy")
+    _letters(name, like, ome)
+
+
+def create(name: str, like: Like) -> Store:
+    ome = like.options.get("ome", False)
     letters = _letters(name, like, ome)
     size = math.prod(like.shape) * like.dtype.itemsize
     try:
@@ -170,7 +175,7 @@ def create(name: str, like: Like) -> Store:
             metadata={"axes": letters} if letters else {},
         )  # fmt: skip
         with Path(name).open("rb+") as file:
-            allocate(file.fileno(), os.fstat(file.fileno()).st_size)
+            allocate(file.fileno(), os.fstat(file.fileno()).st_size, name)
     except BaseException:
         Path(name).unlink(missing_ok=True)
         raise

@@ -114,7 +114,7 @@ def _opened(path: str, name: str) -> Zarr:
     """The array at a path, or the largest level of the image there."""
     try:
         found = zarr.open(LocalStore(path, read_only=False), mode="r+")
-    except (FileNotFoundError, ValueError, KeyError) as error:
+    except (OSError, ValueError, KeyError) as error:
         raise OSError(f"{name}: holds no zarr array that can be opened ({_line(error)})") from error
     if isinstance(found, zarr.Array):
         return Zarr(found, name, path)
@@ -126,34 +126,38 @@ def _opened(path: str, name: str) -> Zarr:
     return _opened(os.path.join(path, level), f"{name}/{level}")
 
 
-def create(name: str, like: Like) -> Store:
+def check(name: str, like: Like) -> None:
     check_options(name, like.options, ("zarr_format", "codec"))
-    version = like.options.get("zarr_format", 3)
+    version, codec = like.options.get("zarr_format", 3), like.options.get("codec")
     if version not in (2, 3):
         raise PoolError(f"{name}: zarr_format={version!r} is not 2 or 3")
     if like.shards and version == 2:
         raise PoolError(f"{name}: zarr_format=2 has no shards; use zarr_format=3, or no shards")
+    if codec not in (None, *CODECS):
+        raise PoolError(f"{name}: codec={codec!r} is not one of {', '.join(CODECS)}")
     chunks, shards = chunks_of(like), like.shards
     if shards and any(s % c for s, c in zip(shards, chunks, strict=True)):
-        raise PoolError(f"{name}: shards={shards} are no multiples of chunks={chunks}")
+        raise PoolError(f"{name}: shards={shards} are no multiples of chunks={chunks}; use multiples")
+
+
+def create(name: str, like: Like) -> Store:
+    version, chunks = like.options.get("zarr_format", 3), chunks_of(like)
     path = os.path.abspath(name)
     attributes = {"_ARRAY_DIMENSIONS": list(like.axes)} if like.axes and version == 2 else None
     array = zarr.create_array(
-        LocalStore(path), shape=like.shape, dtype=like.dtype, chunks=chunks, shards=shards, fill_value=0,
-        compressors=_compressors(name, like, version), zarr_format=version, attributes=attributes,
+        LocalStore(path), shape=like.shape, dtype=like.dtype, chunks=chunks, shards=like.shards, fill_value=0,
+        compressors=_compressors(like, version), zarr_format=version, attributes=attributes,
         dimension_names=like.axes if version == 3 else None,
         chunk_key_encoding={"name": "default" if version == 3 else "v2", "separator": "/"},
     )  # fmt: skip
     return Zarr(array, name, path)
 
 
-def _compressors(name: str, like: Like, version: int) -> Any:
+def _compressors(like: Like, version: int) -> Any:
     """The codec that is asked for, or the source's, or zarr's own choice."""
     codec = like.options.get("codec")
     if codec is None and isinstance(like.source, Zarr) and like.source.array.metadata.zarr_format == version:
         return like.source.array.compressors or None
-    if codec not in (None, *CODECS):
-        raise PoolError(f"{name}: codec={codec!r} is not one of {', '.join(CODECS)}")
     return CODECS[codec or "auto"][version]
 
 
