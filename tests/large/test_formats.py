@@ -203,7 +203,10 @@ def test_what_is_announced_is_the_peak(tmp_path: Path) -> None:
     parts = [(slice(0, 2), slice(0, 2048), slice(0, 2048)), (slice(0, 2), slice(500, 1500), slice(500, 1500))]
     for name, some in (("x.tif", parts), ("x.h5", parts[1:]), ("x.h5", parts[:1])):  # HDF5 keeps what it has freed
         found = peaks(tmp_path / name, some)
-        assert all(peak <= announced <= 2.5 * peak for peak, announced in found), (name, found)  # zlib joins as it likes
+        assert all(peak <= announced <= 2.5 * peak for peak, announced in found), (
+            name,
+            found,
+        )  # zlib joins as it likes
 
 
 # -- pictures ----------------------------------------------------------------------------------------------------------

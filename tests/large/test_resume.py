@@ -118,7 +118,7 @@ def test_an_error_keeps_what_is_finished(to: str, chunks: Any, tmp_path: Path) -
     assert_bits(held(open_store(tmp_path / to, **unsaid)), OP(X))
 
 
-@pytest.mark.parametrize("again", [{"memory": 10**9}, {"threads": 3}])
+@pytest.mark.parametrize("again", [{"memory": 10**10}, {"threads": 3}])
 def test_work_goes_on_with_other_memory_and_threads(again: Any, tmp_path: Path) -> None:
     source = interrupted(tmp_path)
     report = pool(source, tmp_path / "y.npy", OP, **{"threads": 1, "resume": True, **again})

@@ -42,9 +42,10 @@ def pool(
     path. `chunks` and `shards` are those of a zarr result (its source's where nothing is said), `options` the format's:
     codec, zarr_format, order.
 
-    memory: the most that this process may hold, like "2GB" (the default). threads: how many tiles are made at a time.
-    resume: go on with work that was interrupted. overwrite: replace what is there, once the new is whole.
-    dry_run: only say what would be done. progress: True, or a function of (bytes done, bytes in all).
+    memory: the most that this process may hold, like "4GB"; 2GB, or 1GB beside what it holds, if not given.
+    threads: how many tiles are made at a time. resume: go on with work that was interrupted. overwrite: replace what is
+    there, once the new is whole. dry_run: only say what would be done. progress: True, or a function of (bytes done,
+    bytes in all).
     cluster: the address of a dask scheduler whose workers make the tiles.
     """
     with named("pool"):

@@ -32,7 +32,7 @@ from .targets import Target
 from .tiles import Grid, Plan, TooLittle, choose, measure
 from .work import Work
 
-MEMORY = "2GB"
+MEMORY, MORE = 2 * 10**9, 10**9  # bytes that a process may hold, or beside what it holds, where nothing is said
 SLACK = 24 << 20  # bytes that the interpreter and its libraries may grow by
 AHEAD = 2  # tasks per worker of a cluster, so that none waits for the next one
 
@@ -40,7 +40,7 @@ AHEAD = 2  # tasks per worker of a cluster, so that none waits for the next one
 class Options(TypedDict, total=False):
     """How work is done, whatever it makes."""
 
-    memory: int | str  # the most that the process may hold, like 2GB (each worker of a cluster)
+    memory: int | str | None  # the most that the process may hold, like 2GB (each worker of a cluster)
     threads: int | None
     overwrite: bool
     resume: bool
@@ -53,7 +53,7 @@ class Options(TypedDict, total=False):
 class How:
     """`Options` with their defaults, checked."""
 
-    memory: int | str = MEMORY
+    memory: int | str | None = None
     threads: int | None = None
     overwrite: bool = False
     resume: bool = False
@@ -61,6 +61,7 @@ class How:
     progress: bool | Callable[[int, int], Any] = False
     cluster: Any = None
     workers: tuple[int, ...] = ()  # how many threads each worker of the cluster has
+    allowed: int = MEMORY  # bytes that `memory` says
 
     @staticmethod
     def of(options: Options) -> How:
@@ -73,13 +74,16 @@ class How:
         how = How(**options)
         if how.threads is not None:
             integer("threads", how.threads, 1)
-        bytes_in("memory", how.memory)
-        return how if how.cluster is None else replace(how, workers=_cluster().threads_of(how.cluster))
+        if how.cluster is not None:
+            how = replace(how, workers=_cluster().threads_of(how.cluster))
+        if how.memory is not None:
+            return replace(how, allowed=bytes_in("memory", how.memory))
+        return how if how.workers else replace(how, allowed=max(MEMORY, resident() + MORE))
 
     @property
     def room(self) -> int:
         """The bytes that there are for tiles."""
-        return room(bytes_in("memory", self.memory))
+        return room(self.allowed)
 
     @property
     def most(self) -> int:
@@ -165,7 +169,7 @@ def _settle(job: Job) -> None:
 
 def _planned(place: Path, works: Sequence[Work], how: How, grids: list[Grid] | None) -> Report:
     """Every sweep's plan, on these grids if there are some from before, and what all of it takes."""
-    memory, free = bytes_in("memory", how.memory), how.room
+    memory, free = how.allowed, how.room
     held, sweeps = memory - free, []
     for i, work in enumerate(works):
         try:
@@ -175,8 +179,8 @@ def _planned(place: Path, works: Sequence[Work], how: How, grids: list[Grid] | N
             least = -(-(held + together * error.needed) >> 20)
             also = f"each worker makes {together} at a time, " if how.workers else ""
             raise PoolError(
-                f"memory={how.memory} is too little: the smallest tile needs {how_much(error.needed)}, {also}and "
-                f"this process holds {how_much(held)}; use memory={least}MiB or more, or smaller chunks"
+                f"memory={how.memory or how_much(memory)} is too little: the smallest tile needs "
+                f"{how_much(error.needed)}, {also}and this process holds {how_much(held)}; use memory={least}MiB or more, or smaller chunks"
             ) from None
         sweeps.append(Sweep(plan, work.sources, work.targets))
     peak = held + max(one.plan.bytes for one in sweeps)
