@@ -415,7 +415,7 @@ def cluster(tmp_path: Path) -> Iterator[Any]:
     """A client of two worker processes."""
     distributed = pytest.importorskip("distributed", reason="dask's workers are distributed's")
     config = {"distributed.admin.log-length": 0, "temporary-directory": str(tmp_path)}
-    options = {"n_workers": 2, "threads_per_worker": 1, "processes": True, "dashboard_address": None}
+    options = {"n_workers": 2, "threads_per_worker": 1, "processes": True, "dashboard_address": ":0"}
     with (
         dask.config.set(config),
         distributed.LocalCluster(**options, silence_logs=50) as local,

@@ -37,7 +37,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     with (
         dask.config.set(config),
         distributed.LocalCluster(
-            n_workers=2, threads_per_worker=2, processes=True, dashboard_address=None, silence_logs=50
+            n_workers=2, threads_per_worker=2, processes=True, dashboard_address=":0", silence_logs=50
         ) as local,
     ):
         yield local

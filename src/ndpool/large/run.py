@@ -180,7 +180,8 @@ def _planned(place: Path, works: Sequence[Work], how: How, grids: list[Grid] | N
             also = f"each worker makes {together} at a time, " if how.workers else ""
             raise PoolError(
                 f"memory={how.memory or how_much(memory)} is too little: the smallest tile needs "
-                f"{how_much(error.needed)}, {also}and this process holds {how_much(held)}; use memory={least}MiB or more, or smaller chunks"
+                f"{how_much(error.needed)}, {also}and this process holds {how_much(held)}; use memory={least}MiB or "
+                "more, or smaller chunks"
             ) from None
         sweeps.append(Sweep(plan, work.sources, work.targets))
     peak = held + max(one.plan.bytes for one in sweeps)
