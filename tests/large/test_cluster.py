@@ -128,7 +128,7 @@ def test_memory_counts_the_threads_of_a_worker(sources: Path, cluster: Any, monk
     with pytest.raises(
         PoolError, match=r"memory=2GB is too little: .*each worker makes 2 at a time.*use memory=[0-9]+MiB"
     ):
-        pool(sources / "x.zarr", sources / "y.zarr", OP, cluster=cluster.scheduler_address, **how)
+        pool(sources / "x.zarr", sources / "y.zarr", OP, memory="2GB", cluster=cluster.scheduler_address, **how)
     assert left(sources) == ["x.npy", "x.zarr"]
 
 
