@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 import ndpool
 from ndpool import PoolError
+from ndpool.arrays.converted import PART
 from ndpool.engines import native, portable
 from ndpool.slab import Slab, cotangent, readers
 from ndpool.spec import Axis, Window, adaptive, each, sliding, whole
@@ -160,3 +161,13 @@ def test_another_part_of_x() -> None:
     slab = Slab(ndpool.MaxPool((2,)), (8,), (slice(1, 3),))
     with pytest.raises(PoolError, match=r"max_pool: .*give it x\[slab.reads\]"):
         slab(np.zeros(8))
+
+
+@pytest.mark.parametrize("axes", [(1, 2), (0, 1), (2,)])
+def test_a_slab_that_is_converted_in_parts(axes: tuple[int, ...]) -> None:
+    """So large that no call converts all of it at once; cut along axes that are pooled, and others."""
+    op = ndpool.AvgPool((2,) * len(axes), axes=axes, dtype="float64")
+    x = np.random.default_rng(0).integers(0, 256, (8, 400, 500), "u1")
+    slab = Slab(op, x.shape, tuple((n // 4, n) for n in op.out_shape(x.shape)))
+    assert x[slab.reads].size > 2 * PART
+    np.testing.assert_array_equal(slab(x[slab.reads]), op(x)[slab.writes])

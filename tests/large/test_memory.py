@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +21,7 @@ import numpy as np, zarr, ml_dtypes
 import ndpool
 from ndpool import large
 from ndpool.large.run import resident
+from ndpool.spec import lp
 
 call, room, folder = sys.argv[1], int(sys.argv[2]), sys.argv[3]
 os.chdir(folder)
@@ -39,6 +42,9 @@ CALLS: dict[str, tuple[str, int]] = {  # the call, and the megabytes beside what
     "pyramid": ("large.pyramid('u.zarr', 'to.ome.zarr', **how)", 80),
     "means of bytes": ("large.pool('u.npy', 'to.npy', ndpool.AvgPool((3, 3, 3), 1, dtype='float64'), **how)", 100),
     "bytes as floats": ("large.pool('u.npy', 'to.npy', ndpool.AvgPool((4, 4, 4), dtype='float64'), **how)", 60),
+    "sums of frames": ("large.pool('u.npy', 'to.npy', ndpool.SumPool((2, 2), axes=(1, 2), dtype='int64'), **how)", 60),
+    "complex": ("large.pool('c.npy', 'to.npy', ndpool.SumPool((2, 2), 1, axes=(1, 2)), **how)", 96),
+    "a law of its own": ("large.pool('f.npy', 'to.npy', ndpool.Pool(lp(2), (2, 2, 2)), **how)", 60),
     "modes": ("large.pool('u.npy', 'to.npy', ndpool.ModePool((2, 2, 2)), **how)", 60),
     "all": ("large.pool('f.npy', 'to.npy', ndpool.GlobalAvgPool(), **how)", 60),
     "vjp of max": ("large.vjp('f.npy', 'y.npy', 'to.npy', ndpool.MaxPool((2, 2, 2)), **how)", 60),
@@ -49,18 +55,20 @@ CALLS: dict[str, tuple[str, int]] = {  # the call, and the megabytes beside what
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Noise, which no codec shortens: 108 MB of floats and of bytes, and a cotangent."""
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Noise, which no codec shortens: 100 MB of floats, of bytes and of complex numbers, and a cotangent."""
     folder = tmp_path_factory.mktemp("memory")
     rng = np.random.default_rng(0)
     floats = rng.standard_normal((300, 300, 300), "float32")
     put(folder / "f.npy", floats)
     put(folder / "y.npy", floats[::2, ::2, ::2])
+    put(folder / "c.npy", floats.view("complex64"))
     put(folder / "f.zarr", floats, CHUNK, codec="none")
     noise = rng.integers(0, 256, (400, 500, 500), "u1")
     put(folder / "u.npy", noise)
     put(folder / "u.zarr", noise, (100, 100, 100), codec="none")
-    return folder
+    yield folder
+    shutil.rmtree(folder)
 
 
 @pytest.mark.parametrize("name", CALLS)

@@ -67,7 +67,8 @@ def in_parts(op: Op, x: Any, wanted: str) -> Any:
     two = getattr(op, "return_indices", False)
     results: tuple[Any, ...] = ()
     for outputs in boxes(window.axes, x.strides):
-        if all(outputs[a] == slice(0, window.axes[a].outputs) for a in pooled):  # of independent tiles: one plan
+        independent = all(outputs[a] == slice(0, window.axes[a].outputs) for a in pooled)
+        if independent and not isinstance(kept, Slab):  # one plan for all; a slab is of one shape alone
             reads = tuple(slice(None) if a in pooled else part for a, part in enumerate(outputs))
             found = kept(converted(x[reads], wanted))
         else:

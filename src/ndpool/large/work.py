@@ -267,14 +267,15 @@ def _folding(op: Op, source: Store | Target, span: _Span, parts: int = 1) -> Nee
     """The memory that windows are folded in: states of a band of the input, before and after an axis is folded.
 
     A band is as long as the native engine cuts it (native/plan.h): a few windows along the outermost pooled axis. The
-    portable engine has no bands. `parts` is 2 where states have a tangent.
+    portable engine, which folds what that one has no kernels for, has no bands. `parts` is 2 where states have a
+    tangent.
     """
     short = source.dtype.kind not in "biu" and source.dtype.itemsize < 4  # folded as float32
-    state = (4 if short else source.dtype.itemsize) if op.law.winners else 8
+    state = (4 if short else source.dtype.itemsize) if op.law.winners else max(8, source.dtype.itemsize)
     axes = op.window(source.shape).axes
     pooled = [a for a, axis in enumerate(axes) if not axis.is_identity]
     most, outer = sum(source.shape), 0
-    if pooled and native.available():
+    if pooled and native.available() and native.takes(op.law, op.dtype or source.dtype):
         outer = pooled[-1] if getattr(source, "order", "C") == "F" else pooled[0]
         most = BAND * axes[outer].taps * axes[outer].dilation
     return Need(2 * parts * state, (), _Band(span, outer, most), _nothing, read=False)
