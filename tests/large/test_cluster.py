@@ -119,7 +119,7 @@ def test_a_worker_is_killed(to: str, sources: Path, cluster: Any) -> None:
 
 def test_memory_counts_the_threads_of_a_worker(sources: Path, cluster: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each worker makes a tile in each of its threads, and all have to fit; the client's threads do not count."""
-    how: dict[str, Any] = {"dry_run": True, "chunks": CHUNKS}
+    how: dict[str, Any] = {"dry_run": True, "chunks": CHUNKS, "memory": "2GB"}
     one = pool(sources / "x.zarr", sources / "y.zarr", OP, threads=1, **how).sweeps[0].plan.tile_bytes
     report = pool(sources / "x.zarr", sources / "y.zarr", OP, threads=1, cluster=cluster.scheduler_address, **how)
     assert report.sweeps[0].plan.at_a_time == 2
