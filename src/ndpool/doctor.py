@@ -20,7 +20,7 @@ ENGINES = {
     "portable": ("arrays of any array-API library", "the laws of ndpool"),
     "reference": ("nested lists of any scalar, NumPy arrays", "any law, yours too"),
 }
-OPTIONAL = ("torch", "jax", "triton", "dask", "onnx")
+OPTIONAL = ("torch", "jax", "triton", "dask", "distributed", "zarr", "tifffile", "h5py", "onnx")
 
 
 def report() -> str:
