@@ -119,16 +119,16 @@ def test_a_worker_is_killed(to: str, sources: Path, cluster: Any) -> None:
 
 def test_memory_counts_the_threads_of_a_worker(sources: Path, cluster: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each worker makes a tile in each of its threads, and all have to fit; the client's threads do not count."""
-    how: dict[str, Any] = {"dry_run": True, "chunks": CHUNKS, "memory": "2GB"}
+    how: dict[str, Any] = {"dry_run": True, "chunks": CHUNKS, "memory": "20GB"}
     one = pool(sources / "x.zarr", sources / "y.zarr", OP, threads=1, **how).sweeps[0].plan.tile_bytes
     report = pool(sources / "x.zarr", sources / "y.zarr", OP, threads=1, cluster=cluster.scheduler_address, **how)
     assert report.sweeps[0].plan.at_a_time == 2
     monkeypatch.setattr(run, "room", lambda memory: 2 * one - 1)
     pool(sources / "x.zarr", sources / "y.zarr", OP, threads=4, **how)
     with pytest.raises(
-        PoolError, match=r"memory=2GB is too little: .*each worker makes 2 at a time.*use memory=[0-9]+MiB"
+        PoolError, match=r"memory=20GB is too little: .*each worker makes 2 at a time.*use memory=[0-9]+MiB"
     ):
-        pool(sources / "x.zarr", sources / "y.zarr", OP, memory="2GB", cluster=cluster.scheduler_address, **how)
+        pool(sources / "x.zarr", sources / "y.zarr", OP, cluster=cluster.scheduler_address, **how)
     assert left(sources) == ["x.npy", "x.zarr"]
 
 
