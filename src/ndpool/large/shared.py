@@ -49,9 +49,8 @@ class Shared(Store):
     def read(self, part: Slices, out: np.ndarray[Any, Any] | None = None) -> np.ndarray[Any, Any]:
         out = np.empty(shape_of(part), self.dtype, order="F" if self.order == "F" else "C") if out is None else out
         left, others = [], []
-        for chunk, piece in cut(
-            part, self.chunks
-        ):  # what lies ready comes first, so that its memory is free for what others need
+        # what lies ready comes first, so that its memory is free for what others need
+        for chunk, piece in cut(part, self.chunks):
             if (first := self.decoded.get(chunk)) is not None and first.done():
                 self._take(chunk, piece, first, out[within(piece, part)])
             else:
@@ -75,15 +74,15 @@ class Shared(Store):
             if not parts:
                 out[...] = self.base.read(piece)
             else:
-                values = self.base.read(self._whole(chunk))
-                start = self._whole(chunk)
-                out[...] = values[within(piece, start)]
+                whole = self._whole(chunk)
+                values = self.base.read(whole)
+                out[...] = values[within(piece, whole)]
                 self.waiting[chunk] = set(parts)
                 held = sum(kept.nbytes for kept in list(self.pieces.values()))
                 for other, wanted in parts.items():
                     held += self.dtype.itemsize * int(np.prod(shape_of(wanted)))
                     if held <= self.room:
-                        self.pieces[chunk, other] = values[within(wanted, start)].copy()
+                        self.pieces[chunk, other] = values[within(wanted, whole)].copy()
         except BaseException as error:
             done.set_exception(error)
             raise

@@ -171,7 +171,7 @@ class Jvp(Work):
 
     @property
     def unit(self) -> tuple[int, ...]:
-        return tuple(max(1, min(u, n)) for u, n in zip(self.targets[0].units, self.shape, strict=True))
+        return _unit(self.targets[0])
 
     def span(self, which: int, a: int, begin: int, end: int) -> range:
         axis = self.op.window(self.x.shape).axes[a]
@@ -210,7 +210,7 @@ class Vjp(Work):
 
     @property
     def unit(self) -> tuple[int, ...]:
-        return tuple(max(1, min(u, n)) for u, n in zip(self.targets[0].units, self.shape, strict=True))
+        return _unit(self.targets[0])
 
     def span(self, which: int, a: int, begin: int, end: int) -> range:
         """0: the positions that the readers of [begin, end) read; 1: these readers; 2: the positions themselves."""
@@ -253,6 +253,11 @@ def _write(op: Op, x: np.ndarray[Any, Any], store: Store, part: Slices) -> np.nd
     y = op(x)
     store.write(part, y)
     return y  # type: ignore[no-any-return]
+
+
+def _unit(target: Target) -> tuple[int, ...]:
+    """Tiles of an array that is itself the target: its units, none larger than the array."""
+    return tuple(max(1, min(u, n)) for u, n in zip(target.units, target.shape, strict=True))
 
 
 def _reading(store: Store | Target, span: Any) -> Need:
