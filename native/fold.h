@@ -5,6 +5,7 @@
 //   fold_rows.h     small windows over whole rows, and two axes at once: the same, written out
 //   fold_lines.h    long windows that hardly overlap: many taps side by side
 //   fold_blocks.h   long windows that overlap: blocks folded from both ends
+//   repeat.h        readers of windows that tile: one each, so nothing is folded
 //
 // Where rows are folded better as columns they are transposed first, and where windows repeat only every few outputs
 // (the phases of an axis of readers) each phase is a row of its own.
@@ -12,6 +13,7 @@
 #include "fold_blocks.h"
 #include "fold_lines.h"
 #include "fold_rows.h"
+#include "repeat.h"
 
 namespace ndpool {
 namespace {
@@ -101,61 +103,8 @@ template <class P> void window_by_window(const P &p, typename P::To to, typename
   for (i64 o = b; o < p.end; o++) fold_window(p, to + (o - p.begin) * p.inside, from, o);
 }
 
-// Repetition, the transpose of windows that lie one after another: each state stands for `times` positions. What is
-// left over after the last window is read by nobody.
-
-// n elements to `outputs`: each as often as `times` says
-template <class T> void repeat_elements(T *to, const T *from, i64 n, i64 times, i64 outputs) {
-  using X = Vec<T>;
-  constexpr i64 N = LANES<X>;
-  i64 whole = least(n, outputs / times), i = 0;
-  if (times == 2)
-    for (; i + N <= whole; i += N) interleave<X>(to + 2 * i, load<X>(from + i), load<X>(from + i));
-  else if (times >= N)
-    for (; i < whole; i++)
-      each_vector<T>(times, [&](auto kind, i64 j) INLINE_LAMBDA {
-        save<decltype(kind)>(to + i * times + j, splat<decltype(kind)>(from[i]));
-      });
-  else  // a whole vector of each; the next one goes over what is too much
-    for (; i * times + N <= outputs && i < whole; i++) save<X>(to + i * times, splat<X>(from[i]));
-  for (i64 at = i * times; at < outputs; at++) to[at] = at / times < n ? from[at / times] : T(0);
-}
-
-// rows of n elements to rows [begin, end)
-template <class T> void repeat_rows(T *to, const T *from, i64 rows, i64 n, i64 times, i64 begin, i64 end, i64 held) {
-  constexpr i64 CACHED = 4096 / sizeof(T);  // elements that are copied at once
-  for (i64 at = begin; at < end;) {
-    i64 row = at / times, until = row < rows ? least(end, (row + 1) * times) : end, all = (until - at) * n;
-    T *first = to + (at - begin) * n;
-    if (row < rows)
-      std::memcpy(first, from + (row - held) * n, size_t(n) * sizeof(T));
-    else
-      std::memset(first, 0, size_t(n) * sizeof(T));
-    for (i64 done = n, many; done < all; done += many) {
-      many = least(all - done, done <= CACHED ? done : most(CACHED / n, 1) * n);
-      std::memcpy(first + done, first, size_t(many) * sizeof(T));
-    }
-    at = until;
-  }
-}
-
-template <class P> void repeat_states(const P &p, typename P::To to, typename P::From from, i64 times) {
-  const Axis &axis = p.axis;
-  i64 n = p.held, outputs = axis.outputs, inputs = p.inputs;
-  if (outputs == n * times && p.input_step == n && p.output_step == outputs)
-    n *= inputs, outputs *= inputs, inputs = 1;  // one long row
-  for (i64 i = 0; i < inputs; i++, to = to + p.output_step, from = from + p.input_step)
-    for (int plane = 0; plane < P::PLANES; plane++)
-      if (p.inside == 1)
-        repeat_elements(to.at[plane], from.at[plane], n, times, outputs);
-      else
-        repeat_rows(to.at[plane], from.at[plane], axis.size, p.inside, times, p.begin, p.end, p.first_held);
-}
-
-// Whether `repeat_states` will do, with rows side by side.
-template <class P> bool repeats(const P &p) {
-  bool whole = p.begin == 0 && p.end == p.axis.outputs && p.first_held == 0 && p.held == p.axis.size;
-  return p.axis.repeats() > 0 && p.pitch == p.inside && p.divisor == 1 && (p.inside > 1 || whole);
+template <class P> Repetition repetition(const P &p) {
+  return {p.axis, p.begin, p.end, p.first_held, p.held, p.inside, p.inputs, p.input_step, p.output_step};
 }
 
 template <class P> void fold_one_input(const P &p, typename P::To to, typename P::From from) {
@@ -190,7 +139,10 @@ template <class P> void fold_axis(const P &p, typename P::To to, typename P::Fro
   }
   bool has_phases = axis.phases > 1 && p.inside == 1 && p.wanted() >= PHASED_FROM;
   if constexpr (P::Law::folds_readers)
-    if (repeats(p)) return repeat_states(p, to, from, axis.repeats());
+    if (Repetition r = repetition(p); p.pitch == p.inside && p.divisor == 1 && r.possible()) {
+      for (int plane = 0; plane < P::PLANES; plane++) r.run(to.at[plane], from.at[plane]);
+      return;
+    }
   if (transposes<T>(axis, p.inside, p.inputs))
     fold_transposed(p, to, from);
   else if (has_phases || axis.blocks) {  // these need scratch: one input at a time

@@ -163,8 +163,9 @@ template <class Law> Outcome vjp(const Law &law, Job &job, i64 unit, Arena &aren
   readers.from = passes_back.span.first, readers.to = passes_back.span.last;
   char *dx = job.y.data + dense_offset(p, of, true) * size_of(job.tangent_type);
   bool in_place = Law::is_linear && as_they_are<T>(job.tangent_type, false);
+  bool moved = Law::is_linear && size_of(job.tangent_type) == sizeof(uint16_t) && passes_back.only_repeats();
   if (in_place) passes_back.result.at[0] = reinterpret_cast<T *>(dx);
-  passes_back.reserve(scratch);
+  if (!moved) passes_back.reserve(scratch);
   Region<T> outputs(p, job.a, job.tangent_type, false, readers, passes_back.sizes, readers.from);
   T *room = scratch.template take<T>(outputs.elements);
   Inner<T> inner(p, readers, scratch);
@@ -179,7 +180,14 @@ template <class Law> Outcome vjp(const Law &law, Job &job, i64 unit, Arena &aren
                               using X = decltype(kind);
                               save<X>(room + at, load<X>(dy + at) / divisors<X>(divisor, counts));
                             });
-    folded = passes_back.template run<ALL<Backward>>(Source<T, 1>{{divisor != 1 ? room : dy}}, scratch);
+    if (divisor != 1) dy = room;
+    if (moved) {  // half floats, each converted once
+      auto *once = scratch.template take<uint16_t>(outputs.elements);
+      if (scratch.failed) return Outcome::no_memory;
+      deliver<T>(reinterpret_cast<char *>(once), job.tangent_type, dy, outputs.elements, false);
+      return passes_back.repeat(reinterpret_cast<uint16_t *>(dx), once, scratch) ? Outcome::done : Outcome::no_memory;
+    }
+    folded = passes_back.template run<ALL<Backward>>(Source<T, 1>{{dy}}, scratch);
     if (scratch.failed) return Outcome::no_memory;
   } else {
     Passes<Law> passes(law, p, false, readers);

@@ -51,6 +51,20 @@ struct Steps {
     return step;
   }
 
+  // A pass that only repeats, of positions that lie side by side.
+  Repetition repetition(const Step &step) const {
+    int i = step.axis;
+    bool outer = i == 0;
+    return {axes[i],  outer ? part.from : 0, outer ? part.to : axes[i].outputs, outer ? span.first : 0,
+            sizes[i], step.inside,           step.before,                       sizes[i] * step.inside,
+            outputs(i) * step.inside};
+  }
+  NOINLINE bool only_repeats() const {
+    for (int s = 0; s < plan.rank; s++)
+      if (!repetition(step(s)).possible()) return false;
+    return true;
+  }
+
   // Whether the first two passes can be one: small windows over rows, where reading a row again costs less than keeping
   // what was made of it.
   NOINLINE bool can_fuse() const {
@@ -108,6 +122,18 @@ template <class Law> struct Passes : Steps {
     if (!Law::unrolls_small_windows || !can_fuse()) return 1;
     return can_fuse_three(even_rows) ? 3 : 2;
   }
+  // All passes, where each only repeats. False if there is no memory.
+  template <class S> bool repeat(S *to, const S *from, Scratch &memory) const {
+    for (int s = 0; s < plan.rank; s++) {
+      Repetition r = repetition(step(s));
+      S *made = s == plan.rank - 1 ? to : memory.take<S>(r.inputs * r.output_step);
+      if (memory.failed) return false;
+      r.run(made, from);
+      from = made;
+    }
+    return true;
+  }
+
   bool as_lanes() const { return has_small_tiles(LANES<Vec<T>>); }
   // Whether the first pass can read an array's rows as they lie: they run along its axis.
   bool reads_rows() const { return order[0] == plan.rank - 1 && !as_lanes(); }
