@@ -15,7 +15,7 @@ All contenders of a line run in turns, and the least time counts. No ratio comes
 through twice or more (`--visits`), so that other work lies between. Times are the least over all visits; where the
 ratios of two visits differ by more than 15 % the smallest and the largest are shown, too.
 
-The whole list takes hours; `--only`, `--batch`, `--pass` and others choose. `--quick` takes two minutes: a sample of
+The whole list takes hours; `--only`, `--calls`, `--batch`, `--pass` and others choose. `--quick` takes two minutes: a sample of
 calls, batch 1 and 8, float32, fewer rounds. In this file: what is measured, what it comes to, the command.
 """
 
@@ -126,8 +126,8 @@ def chosen(given: argparse.Namespace) -> tuple[list[Array], int]:
     wanted = re.compile(given.only)
     found = [(op, sample, calls) for (op, sample), calls in distinct().items()]
     found = [row for row in found if any(wanted.search(call.name) for call in row[2])]
-    if given.quick:
-        found = found[:: max(1, math.ceil(len(found) / QUICK_CALLS))]
+    if given.calls:
+        found = found[:: max(1, math.ceil(len(found) / given.calls))]
     arrays = [
         Array(tuple(call.name for call in calls), op, (batch, *sample), dtype)
         for op, sample, calls in found
@@ -300,6 +300,7 @@ def arguments(given: list[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--quick", action="store_true", help="a sample in two minutes")
     parser.add_argument("--only", default="", metavar="REGEX", help="calls whose 'network layer' this is found in")
+    parser.add_argument("--calls", type=int, metavar="N", help="a sample of at most so many calls")
     parser.add_argument("--batch", type=int, nargs="+")
     parser.add_argument("--threads", type=int, nargs="+", default=[1, 2])
     parser.add_argument("--pass", dest="steps", nargs="+", choices=PASSES, default=list(PASSES))
@@ -311,6 +312,7 @@ def arguments(given: list[str] | None) -> argparse.Namespace:
     read = parser.parse_args(given)
     if read.visits < 2:
         parser.error(f"--visits {read.visits}: a ratio never comes from one run; use 2 or more")
+    read.calls = read.calls or (QUICK_CALLS if read.quick else None)
     read.batch = read.batch or ([1, 8] if read.quick else [1, 8, 32])
     read.dtype = read.dtype or (["float32"] if read.quick else list(DTYPES))
     read.rounds = read.rounds or (3 if read.quick else 7)
