@@ -15,8 +15,8 @@ All contenders of a line run in turns, and the least time counts. No ratio comes
 through twice or more (`--visits`), so that other work lies between. Times are the least over all visits; where the
 ratios of two visits differ by more than 15 % the smallest and the largest are shown, too.
 
-The whole list takes hours; `--only`, `--calls`, `--batch`, `--pass` and others choose. `--quick` takes two minutes: a sample of
-calls, batch 1 and 8, float32, fewer rounds. In this file: what is measured, what it comes to, the command.
+The whole list takes hours; `--only`, `--calls`, `--batch`, `--pass` and others choose. `--quick` takes two minutes: a
+sample of calls, batch 1 and 8, float32, fewer rounds. In this file: what is measured, what it comes to, the command.
 """
 
 from __future__ import annotations

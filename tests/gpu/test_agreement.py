@@ -8,8 +8,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 import ndpool
+from ndpool import remembered
+from ndpool.engines import triton
 from ndpool.torch import functional as N
-from ndpool.torch import pooling, routing
+from ndpool.torch import pooling, private, routing
 
 OPS = {
     "max": lambda x: N.max_pool2d(x, 3, 2, 1),
@@ -215,3 +217,25 @@ def test_vmap_and_second_order() -> None:
     f = OPS["smooth max"]
     torch.testing.assert_close(torch.vmap(f)(x[:, None])[:, 0], f(x))
     torch.autograd.gradgradcheck(f, x[:1, :1].clone().requires_grad_(), check_undefined_grad=False, fast_mode=True)
+
+
+@pytest.mark.filterwarnings("ignore:ndpool on torch")
+@pytest.mark.parametrize("op", ["max", "max, all", "avg", "smooth max"])
+def test_a_backward_where_no_kernel_compiles(op: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Autograd's one thread per GPU must not wait for itself."""
+    x = quarters(3, 5, 17, 19).cuda()
+    want = through(OPS[op], x)
+
+    def bind(*_: object) -> None:
+        raise triton.NotCompiledError("no luck")
+
+    monkeypatch.setattr(triton, "bind", bind)
+    monkeypatch.setattr(private, "PROBLEMS", [])
+    remembered.forget()
+    try:
+        got = through(OPS[op], x)
+        assert private.PROBLEMS == ["no luck, so torch's own operations pool there"]
+    finally:
+        remembered.forget()
+    for a, b in zip(got, want, strict=True):
+        torch.testing.assert_close(a, b)

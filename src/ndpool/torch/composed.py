@@ -109,12 +109,15 @@ class Composed:
 
 
 def _aside(run: Callable[..., Tensor], *tensors: Tensor) -> Tensor:
-    """On a thread of its own, where autograd is not switched off as it is around kernels; on the same stream."""
+    """On a thread of its own, where autograd is not switched off as it is around kernels; on the same stream.
+
+    Without autograd's own threads: one per GPU walks every graph, and in a backward it is the one that waits here.
+    """
     device = tensors[0].device
     stream = torch.cuda.current_stream(device) if device.type == "cuda" else None
 
     def there() -> Tensor:
-        with torch.cuda.stream(stream):
+        with torch.autograd.set_multithreading_enabled(False), torch.cuda.stream(stream):
             return run(*tensors)
 
     with ThreadPoolExecutor(1) as aside:
