@@ -76,6 +76,7 @@ struct Axis {
   INLINE Clipped at(i64 o) const;
   INLINE i64 first(i64 o) const { return at(o).first; }
   INLINE i64 length(i64 o) const { return at(o).length; }
+  INLINE i64 same_until(i64 o) const;  // the next output whose window may be another: many readers are alike
   INLINE i64 count(i64 o) const;  // the positions that an output counts: it reads them, or they are zeros
 };
 
@@ -102,6 +103,19 @@ namespace {
   return {(ahead - (k + more * a.period) * a.read_step) / a.read_stride, more + 1};
 }
 
+// Neighbouring positions have the same readers until one more window begins, or one of them ends.
+[[gnu::cold, gnu::noinline]] i64 same_readers_until(const Axis &a, i64 i) {
+  i64 ahead = i - a.origin, begins = (floor_div(ahead, a.read_stride) + 1) * a.read_stride,
+      ends = ceil_div(ahead - a.read_last, a.read_stride) * a.read_stride + a.read_last + 1;
+  return least(begins, ends) + a.origin;
+}
+[[gnu::cold, gnu::noinline]] i64 same_bin_until(const Axis &a, i64 o) {
+  Cover c = bin(a, o);
+  i64 start = c.start + a.first_position, stop = start + c.taps, begins = ceil_div((start + 1) * a.of_outputs, a.of_size),
+      ends = stop * a.of_outputs / a.of_size;
+  return least(begins, ends) - a.first_output;
+}
+
 // What is left of a window inside [low, high) if taps lie apart.
 [[gnu::cold, gnu::noinline]] Clipped clip_apart(Cover c, i64 step, i64 low, i64 high) {
   i64 skipped = c.start < low ? ceil_div(low - c.start, step) : 0;
@@ -125,6 +139,12 @@ INLINE Cover Axis::covers(i64 o) const {
   return windows == Windows::bins ? bin(*this, o) : readers(*this, o);
 }
 
+INLINE i64 Axis::same_until(i64 o) const {
+  constexpr i64 SELDOM = 4;  // a stride from which on neighbours are worth comparing
+  if (windows == Windows::bins && of_outputs >= SELDOM * of_size) return same_bin_until(*this, o);
+  if (windows == Windows::readers && read_step == 1 && read_stride >= SELDOM) return same_readers_until(*this, o);
+  return o + 1;
+}
 INLINE Clipped Axis::at(i64 o) const { return clip(covers(o), step, 0, size); }
 INLINE i64 Axis::count(i64 o) const { return clip(covers(o), step, -before, size + after).length; }
 

@@ -222,8 +222,15 @@ template <class T> struct CompareReaders {
     if (outer > 0) sort_rows(scratch);
   }
 
-  // From the residuals and the cotangents of all outputs in question, side by side.
+  // All tiles, from the residuals and the cotangents of all outputs in question, side by side.
   void run(const uint8_t *residual, const T *given, T *dx) {
+    i64 outputs = rows * holds, inputs = end - begin;
+    for (int i = 0; i < outer; i++) inputs *= i == 0 ? of.to - of.from : p.axes[i].size;
+    for (i64 t = 0; t < of.tiles; t++) run_tile(residual + t * outputs, given + t * outputs, dx + t * inputs);
+  }
+
+ private:
+  void run_tile(const uint8_t *residual, const T *given, T *dx) {
     winners = room ? room_of_winners : residual, dy = room ? room : given;
     if (room) lay_out(residual, given);
     i64 length = end - begin;
@@ -262,7 +269,6 @@ template <class T> struct CompareReaders {
     });
   }
 
- private:
   static constexpr i64 PHASES = 2;        // the largest stride along rows
   static constexpr uint8_t NOBODY = 255;  // no tap: there are fewer
   static constexpr int KINDS = 16;        // of rows along the last axis across them; the last kind is any other

@@ -44,6 +44,17 @@ template <class P> void fold_window(const P &p, typename P::To to, typename P::F
            Taps<I>{.count = w.length, .gap = p.axis.step * p.pitch, .bias = bias, .step = step});
 }
 
+// Outputs [a, b), one after another; those whose window is that of the one before are copied.
+template <class P> void fold_each(const P &p, typename P::To to, typename P::From from, i64 a, i64 b) {
+  for (i64 o = a, until; o < b; o = until) {
+    typename P::To here = to + (o - p.begin) * p.inside;
+    fold_window(p, here, from, o);
+    until = least(b, p.axis.same_until(o));
+    for (i64 i = 0; until > o + 1 && i < p.inputs; i++, here = here + p.output_step)
+      for (auto *plane : here.at) spread(plane, p.inside, (until - o) * p.inside);
+  }
+}
+
 // Outputs [a, b), whose windows lie alike.
 template <class P> void fold_alike(const P &p, typename P::To to, typename P::From from, i64 a, i64 b) {
   using I = typename P::I;
@@ -94,13 +105,13 @@ template <class P> void window_by_window(const P &p, typename P::To to, typename
   auto clamp = [&](i64 o) { return o < p.begin ? p.begin : o > p.end ? p.end : o; };
   i64 a = clamp(axis.whole_from), b = clamp(axis.whole_to);
   bool alike = axis.phases == 1 ? p.inside == 1 || (axis.stride == 1 && p.pitch == p.inside)
-                                : p.inside == 1 && p.wanted() >= PHASED_FROM;
+                                : p.inside == 1 && p.wanted() >= PHASED_FROM && axis.phases <= PHASED_TO;
   if (!alike || a >= b || axis.lines) a = b = p.end;
-  for (i64 o = p.begin; o < a; o++) fold_window(p, to + (o - p.begin) * p.inside, from, o);
+  fold_each(p, to, from, p.begin, a);
   if (a < b && axis.phases == 1) fold_alike(p, to, from, a, b);
   if constexpr (P::Law::folds_readers)
     if (a < b && axis.phases > 1) fold_phases(p, to, from, a, b);
-  for (i64 o = b; o < p.end; o++) fold_window(p, to + (o - p.begin) * p.inside, from, o);
+  fold_each(p, to, from, b, p.end);
 }
 
 template <class P> Repetition repetition(const P &p) {
@@ -137,7 +148,7 @@ template <class P> void fold_axis(const P &p, typename P::To to, typename P::Fro
     Axis all = p.one_axis();
     return fold_axis(p.over(all), to, from);
   }
-  bool has_phases = axis.phases > 1 && p.inside == 1 && p.wanted() >= PHASED_FROM;
+  bool has_phases = axis.phases > 1 && axis.phases <= PHASED_TO && p.inside == 1 && p.wanted() >= PHASED_FROM;
   if constexpr (P::Law::folds_readers)
     if (Repetition r = repetition(p); p.pitch == p.inside && p.divisor == 1 && r.possible()) {
       for (int plane = 0; plane < P::PLANES; plane++) r.run(to.at[plane], from.at[plane]);

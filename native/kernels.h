@@ -10,7 +10,8 @@
 
 namespace ndpool {
 
-constexpr i64 PHASED_FROM = 48;  // outputs of a row from which on its phases are worth rows of their own
+constexpr i64 PHASED_FROM = 48;  // outputs of a row from which on its phases are worth rows of their own,
+constexpr i64 PHASED_TO = 32;    // if there are no more; outputs of so many phases are alike for longer
 
 // min is max, and beta < 0 is beta > 0, of the flipped input
 enum class Law : int32_t { max, sum, smooth_max, lp, mode };

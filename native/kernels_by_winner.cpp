@@ -3,6 +3,7 @@
 // one tap after another (by_winner_few.h); otherwise each output looks its winner up (scatter_winners.h). Either way an
 // input adds up its readers in the outputs' order, so the bits are the same.
 #include "by_winner_few.h"
+#include "by_winner_twos.h"
 #include "families.h"
 #include "scatter_winners.h"
 
@@ -36,32 +37,76 @@ inline i64 most_readers(const Plan &p) {
   return most;
 }
 
-// A band of inputs adds up what its readers have for it, in their order; what they have for other bands is left alone.
-template <class T> Outcome vjp(Job &job, i64 unit, Arena &arena) {
-  const Plan &p = *job.plan;
-  Part of = band_of(p, true, unit), readers = of;
-  Scratch scratch(arena);
-  Span span = reads(p.readers[0], of.from, of.to);
-  readers.from = span.first, readers.to = span.last;  // the outputs that read the band
-  i64 size = size_of(job.tangent_type), strides[MOST_AXES] = {}, sizes[MOST_AXES], inputs = tile_strides(p, strides);
-  for (int i = 0; i < p.rank; i++) sizes[i] = i == 0 ? span.last - span.first : p.axes[i].outputs;
-  i64 begin = of.from * strides[0], extent = (of.to - of.from) * strides[0];
-  i64 outputs = outputs_of(p, readers), a_tile = outputs / of.tiles;
-  bool compares = CompareReaders<T>::serves(p), in_place = as_they_are<T>(job.tangent_type, false);
-  TapOffsets taps(p, strides, compares ? 0 : outputs, scratch);
-  OutputRows rows(taps, compares ? Part{} : Part{.tile = 0, .tiles = 1, .from = span.first, .to = span.last}, scratch);
-  i64 met = most_readers(p);
-  i64 side = compares || !taps.table || p.lanes > 1 || of.tiles < SIDE_BY_SIDE || met <= FEW_READERS ? 1 : SIDE_BY_SIDE;
-  CompareReaders<T> compare(p, of, span);
-  T *room = scratch.take<T>(outputs), *converted = in_place ? nullptr : scratch.take<T>(side * extent);
-  if (compares) compare.reserve(scratch);
-  if (scratch.failed) return Outcome::no_memory;
-  Places places(taps, rows, taps.table && (side > 1 || !rows.even), scratch);
-  if (scratch.failed) return Outcome::no_memory;
-  const T *dy = Region<T>(p, job.a, job.tangent_type, false, readers, sizes, span.first).all(room);
-  readers.tiles = 1;
-  const char *residual = job.x.data + dense_offset(p, readers, false) * p.residual_bytes;
-  auto look_up = [&](const char *residual, const T *dy, T *dx) {
+// A unit of a vjp: a band of inputs, or some tiles, and the outputs that read it.
+template <class T> struct Back {
+  Job &job;
+  const Plan &p;
+  Scratch scratch;
+  Part of, readers;
+  Span span;  // the outputs of the outermost axis among the readers
+  i64 strides[MOST_AXES]{}, sizes[MOST_AXES];
+  i64 inputs, begin, extent;  // of a tile: its inputs, and those of the band
+  i64 outputs, a_tile;        // all readers, and those of a tile
+  bool in_place;
+  T *room;
+
+  Back(Job &j, i64 unit, Arena &arena)
+      : job(j),
+        p(*j.plan),
+        scratch(arena),
+        of(band_of(p, true, unit)),
+        readers(of),
+        span(reads(p.readers[0], of.from, of.to)),
+        inputs(tile_strides(p, strides)),
+        begin(of.from * strides[0]),
+        extent((of.to - of.from) * strides[0]),
+        in_place(as_they_are<T>(j.tangent_type, false)) {
+    readers.from = span.first, readers.to = span.last;
+    for (int i = 0; i < p.rank; i++) sizes[i] = i == 0 ? span.last - span.first : p.axes[i].outputs;
+    outputs = outputs_of(p, readers), a_tile = outputs / of.tiles;
+    room = scratch.take<T>(outputs);
+  }
+
+  // hand_back(residual, dy, dx) for as many tiles `at_once`; the last ones perhaps once more
+  template <class HandBack> Outcome each(i64 at_once, HandBack hand_back) {
+    T *converted = in_place ? nullptr : scratch.take<T>(at_once * extent);
+    if (scratch.failed) return Outcome::no_memory;
+    const T *dy = Region<T>(p, job.a, job.tangent_type, false, readers, sizes, span.first).all(room);
+    Part first = readers;
+    first.tiles = 1;
+    const char *residual = job.x.data + dense_offset(p, first, false) * p.residual_bytes;
+    i64 size = size_of(job.tangent_type);
+    for (i64 next = 0; next < of.tiles; next += at_once) {
+      i64 t = least(next, of.tiles - at_once);
+      char *to = job.y.data + ((of.tile + t) * inputs + begin) * size;
+      T *dx = in_place ? reinterpret_cast<T *>(to) : converted;
+      hand_back(residual + t * a_tile * p.residual_bytes, dy + t * a_tile, dx);
+      if (!in_place) deliver<T>(to, job.tangent_type, dx, at_once * extent, false);
+    }
+    return Outcome::done;
+  }
+};
+
+// In vectors: each input adds up what its readers have for it.
+template <class Way, class T> Outcome in_vectors(Back<T> &back) {
+  Way way(back.p, back.of, back.span);
+  way.reserve(back.scratch);
+  return back.each(back.of.tiles, [&](const char *residual, const T *dy, T *dx) {
+    way.run(reinterpret_cast<const uint8_t *>(residual), dy, dx);
+  });
+}
+
+// Output by output: each adds what it has to its winner. What it has for other bands is left alone.
+template <class T> Outcome look_up(Back<T> &back) {
+  const Plan &p = back.p;
+  TapOffsets taps(p, back.strides, back.outputs, back.scratch);
+  OutputRows rows(taps, {.tile = 0, .tiles = 1, .from = back.span.first, .to = back.span.last}, back.scratch);
+  if (back.scratch.failed) return Outcome::no_memory;
+  i64 met = most_readers(p), begin = back.begin, extent = back.extent;
+  bool alone = !taps.table || p.lanes > 1 || back.of.tiles < SIDE_BY_SIDE || met <= FEW_READERS;
+  i64 side = alone ? 1 : SIDE_BY_SIDE;
+  Places places(taps, rows, taps.table && (side > 1 || !rows.even), back.scratch);
+  return back.each(side, [&](const char *residual, const T *dy, T *dx) {
     std::memset(dx, 0, size_t(side * extent) * sizeof(T));
     if (!taps.table)
       return each_winner(
@@ -74,24 +119,20 @@ template <class T> Outcome vjp(Job &job, i64 unit, Arena &arena) {
       using R = decltype(kind);
       if constexpr (sizeof(R) <= 2) {
         const R *winners = reinterpret_cast<const R *>(residual);
-        Scatter<T, R> scatter{taps, begin, extent, extent != inputs, met};
-        side > 1    ? scatter.tiles(places, winners, dy, dx, a_tile)
+        Scatter<T, R> scatter{taps, begin, extent, extent != back.inputs, met};
+        side > 1    ? scatter.tiles(places, winners, dy, dx, back.a_tile)
         : rows.even ? scatter.tile(rows, winners, dy, dx)
                     : scatter.tile(places, winners, dy, dx);
       }
     });
-  };
-  for (i64 next = 0; next < of.tiles; next += side) {
-    i64 t = least(next, of.tiles - side);  // the last ones perhaps once more
-    char *to = job.y.data + ((of.tile + t) * inputs + begin) * size;
-    T *dx = in_place ? reinterpret_cast<T *>(to) : converted;
-    if (compares)
-      compare.run(reinterpret_cast<const uint8_t *>(residual + t * a_tile), dy + t * a_tile, dx);
-    else
-      look_up(residual + t * a_tile * p.residual_bytes, dy + t * a_tile, dx);
-    if (!in_place) deliver<T>(to, job.tangent_type, dx, side * extent, false);
-  }
-  return Outcome::done;
+  });
+}
+
+template <class T> Outcome vjp(Job &job, i64 unit, Arena &arena) {
+  Back<T> back(job, unit, arena);
+  if (WindowsByTwo<T>::serves(back.p)) return in_vectors<WindowsByTwo<T>>(back);
+  if (CompareReaders<T>::serves(back.p)) return in_vectors<CompareReaders<T>>(back);
+  return look_up(back);
 }
 
 }  // namespace

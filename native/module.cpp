@@ -338,8 +338,8 @@ PyObject *look_at_axis(PyObject *, PyObject *args) {
   PyObject *reads = PyList_New(0);
   for (i64 o : outputs) {
     Clipped w = a.at(o);
-    PyObject *one = Py_BuildValue("LLLLL", (long long)w.start, (long long)a.covers(o).taps, (long long)w.first,
-                                  (long long)w.length, (long long)a.count(o));
+    PyObject *one = Py_BuildValue("LLLLLL", (long long)w.start, (long long)a.covers(o).taps, (long long)w.first,
+                                  (long long)w.length, (long long)a.count(o), (long long)a.same_until(o));
     if (!reads || !one || PyList_Append(reads, one)) return Py_XDECREF(reads), Py_XDECREF(one), nullptr;
     Py_DECREF(one);
   }

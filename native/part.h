@@ -34,25 +34,24 @@ inline i64 count_units(const Plan &p, bool back) {
   return p.tiles * ((extent + band - 1) / band);
 }
 
-// The positions that outputs [from, to) of an axis read: [first, last), possibly none.
+// Where all positions lie that outputs [from, to) of an axis read: [first, last), possibly none. It may hold some that
+// windows with gaps pass over.
 struct Span {
   i64 first, last;
 };
 NOINLINE inline Span reads(const Axis &axis, i64 from, i64 to) {
   if (from == 0 && to == axis.outputs) return {axis.lowest, axis.highest};
-  if (axis.step == 1 && !axis.gaps && from < to) {  // windows only move on
-    Clipped last = axis.at(to - 1);
-    return {axis.first(from), last.first + last.length};
+  if (from >= to) return {0, 0};
+  Span s;
+  if (axis.windows == Windows::readers)
+    s = {ceil_div(from - axis.origin - axis.read_last * axis.read_step, axis.read_stride),
+         floor_div(to - 1 - axis.origin, axis.read_stride) + 1};
+  else {
+    Cover last = axis.covers(to - 1);
+    s = {axis.start(from), last.start + (last.taps - 1) * axis.step + 1};
   }
-  Span s{axis.size, 0};
-  for (i64 o = from; o < to; o++) {
-    Clipped at = axis.at(o);
-    if (at.length == 0) continue;
-    s.first = least(s.first, at.first);
-    s.last = most(s.last, at.first + (at.length - 1) * axis.step + 1);
-  }
-  if (s.first >= s.last) s.first = s.last = 0;
-  return s;
+  s = {most(s.first, axis.lowest), least(s.last, axis.highest)};
+  return s.first < s.last ? s : Span{0, 0};
 }
 
 // The rows of an array in row-major order, in runs that lie evenly apart: for each tile, each place of the first

@@ -14,7 +14,13 @@ struct TapOffsets {
   TapOffsets(const Plan &plan, const i64 *of, i64 outputs, Scratch &scratch) : p(plan), strides(of) {
     if (p.taps > outputs || p.taps > 65536) return;
     table = scratch.take<i64>(p.taps);
-    for (i64 tap = 0; table && tap < p.taps; tap++) table[tap] = computed(tap);
+    if (scratch.failed) return;
+    table[0] = 0;
+    for (int k = 0; k < p.rank; k++) {  // an axis after those within it
+      int i = p.order_back[k];
+      i64 before = p.tap_steps[i], step = p.axes[i].step * strides[i];
+      for (i64 tap = before; tap < before * p.axes[i].most_taps; tap++) table[tap] = table[tap - before] + step;
+    }
   }
   template <class R> INLINE i64 of(R tap) const {
     if constexpr (sizeof(R) <= 2)

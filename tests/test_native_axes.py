@@ -50,7 +50,7 @@ def test_what_an_axis_reads_is_the_specs() -> None:
         known = native._load()[0].axis(native.formula(axis), False, range(axis.outputs))
         wanted = [axis.reads(o) for o in range(axis.outputs)]
         counts = [axis.count(o) for o in range(axis.outputs)]
-        for o, (_, taps, first, length, count) in enumerate(known["reads"]):
+        for o, (_, taps, first, length, count, _) in enumerate(known["reads"]):
             assert (range(first, first + length * axis.dilation, axis.dilation) or range(0)) == (wanted[o] or range(0))
             assert count == counts[o], (axis, o)
             assert taps <= known["most_taps"] == axis.taps
@@ -73,7 +73,7 @@ def test_who_reads_a_position_is_the_specs() -> None:
         wanted = [[o for o in range(axis.outputs) if i in axis.reads(o)] for i in range(axis.size)]
         several = (axis.of or axis).outputs > 1
         step = axis.dilation // math.gcd(axis.dilation, axis.stride if several and axis.per == 1 else 1)
-        for i, (_, taps, first, length, _) in enumerate(known["reads"]):
+        for i, (_, taps, first, length, _, _) in enumerate(known["reads"]):
             assert list(range(first, first + length * step, step)) == wanted[i], (axis, i)
             assert length <= taps <= known["most_taps"]
             assert length <= known["longest"]
@@ -83,7 +83,11 @@ def test_who_reads_a_position_is_the_specs() -> None:
 
 
 def check_runs(known: dict[str, Any], reads: list[range], axis: Axis) -> None:
-    """Between whole_from and whole_to, windows repeat every `phases` outputs, `stride` further on."""
+    """Between whole_from and whole_to, windows repeat every `phases` outputs, `stride` further on. Up to `same_until`
+    they are one window."""
+    for o, (*_, same_until) in enumerate(known["reads"]):
+        assert o < same_until
+        assert reads[o:same_until] == [reads[o]] * len(reads[o:same_until]), (axis, o)
     phases, stride = known["phases"], known["stride"]
     for o in range(known["whole_from"], known["whole_to"] - phases):
         here, later = reads[o], reads[o + phases]
@@ -97,11 +101,11 @@ def test_a_long_axis_costs_no_more_than_a_short_one(size: int) -> None:
     for axis in long:
         ends = sorted({0, axis.outputs // 2, axis.outputs - 1})
         known = native._load()[0].axis(native.formula(axis), False, ends)
-        for o, (_, _, first, length, count) in zip(ends, known["reads"], strict=True):
+        for o, (_, _, first, length, count, _) in zip(ends, known["reads"], strict=True):
             assert range(first, first + length * axis.dilation, axis.dilation) == axis.reads(o)
             assert count == axis.count(o)
         places = [0, 1, size // 2, size - 1]
         back = native._load()[0].axis(native.formula(axis), True, places)
-        for i, (_, _, first, length, _) in zip(places, back["reads"], strict=True):
+        for i, (_, _, first, length, _, _) in zip(places, back["reads"], strict=True):
             assert length == 0 or i in axis.reads(first)
             assert first == 0 or length == 0 or i not in axis.reads(first - 1)

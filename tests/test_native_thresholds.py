@@ -216,6 +216,44 @@ def test_inputs_add_up_their_readers_in_the_outputs_order(kernel: int, stride: i
             assert_same_bits(native.linearize(window, MAX, x).vjp(dy).ravel(), want, (outputs, window.shape))
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("kernel", [2, 3])
+@pytest.mark.parametrize("outputs", around(6, 16, 32))
+def test_windows_that_move_on_by_two(outputs: int, kernel: int, dtype: str) -> None:
+    """Along rows and across them: rows that begin and end in the padding or before an end, bands, further axes."""
+    rng = np.random.default_rng(outputs)
+    for (lo, hi), over in product(((0, 0), (1, 1), (1, 0), (0, 1)), (0, 1)):
+        row = slide((outputs - 1) * 2 + kernel - lo - hi + over, kernel, 2, (lo, hi))
+        column, tall = slide(9, 5 - kernel, 2, (1, 0)), slide(70_000 // row.size, kernel, 2, (hi, lo))
+        deep = slide(5, 2, 3)
+        for axes in ((each(3), column, row), (tall, row), (each(2), deep, column, row), (deep, tall, row)):
+            window = Window(axes)
+            x, dy = rng.integers(0, 3, window.shape).astype(dtype), rng.normal(size=window.out_shape).astype(dtype)
+            pooled = cases.pooled(window)
+            places, tiles = native.winners(window, MAX, x, pooled)[1], 1 if 0 in pooled else axes[0].size
+            want = np.zeros((tiles, x.size // tiles), dtype)
+            for tile, place, given in zip(want, places.reshape(len(want), -1), dy.reshape(len(want), -1), strict=True):
+                np.add.at(tile, place, given)  # one after another
+            got = native.linearize(window, MAX, x).vjp(dy)
+            assert_same_bits(got.reshape(want.shape), want, (outputs, window.shape))
+
+
+@pytest.mark.parametrize("law", LAWS)
+@pytest.mark.parametrize(("kernel", "stride"), [(3, 3), (3, 5), (50, 25), (40, 33), (33, 33), (9, 64), (130, 128)])
+def test_long_lines_whose_readers_are_alike_for_long(law: str, kernel: int, stride: int) -> None:
+    for size in (5 * stride, 100_003):  # in one unit, and in several
+        for padding in ((0, 0), (kernel // 2, 1)):
+            agree(Window((slide(size, kernel, stride, padding),)), LAWS[law], note=(size, padding))
+            if size < 1000:
+                agree(Window((slide(size, kernel, stride, padding), each(5))), LAWS[law], note=(size, padding, "lanes"))
+
+
+@pytest.mark.parametrize("law", LAWS)
+@pytest.mark.parametrize(("size", "bins"), [(100_003, 7), (70_000, 1), (70_000, 999), (300, 7), (7, 300)])
+def test_long_lines_in_bins(law: str, size: int, bins: int) -> None:
+    agree(Window((adaptive(size, bins),)), LAWS[law])
+
+
 def test_rows_of_few_outputs() -> None:
     """Beyond whose ends nobody won: from 4 outputs on."""
     for outputs in (1, 2, 3, 4, 5):
