@@ -46,19 +46,6 @@ struct Key {
   }
 };
 
-// visit(o) for each place of the first `outer` axes, the first of which runs over [from, to)
-template <class Visit> void each_place(const i64 *sizes, int outer, i64 from, i64 to, Visit visit) {
-  i64 o[MOST_AXES] = {from};
-  if (from >= to) return;
-  for (int i = 0; i >= 0;) {
-    visit(o);
-    for (i = outer - 1; i >= 0; i--) {
-      if (++o[i] < (i == 0 ? to : sizes[i])) break;
-      o[i] = i == 0 ? from : 0;
-    }
-  }
-}
-
 // Whether tangents that lie as `a` says, elements of `size` bytes, can be compared so.
 inline bool can_compare_taps(const Plan &p, const Array &a, i64 size) {
   const Axis &inner = p.axes[p.rank - 1];

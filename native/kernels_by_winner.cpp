@@ -2,8 +2,8 @@
 // adds each output's cotangent to its winner. No law, and no look at x. Where few taps meet, vectors are compared with
 // one tap after another (by_winner_few.h); otherwise each output looks its winner up (scatter_winners.h). Either way an
 // input adds up its readers in the outputs' order, so the bits are the same.
+#include "by_twos.h"
 #include "by_winner_few.h"
-#include "by_winner_twos.h"
 #include "families.h"
 #include "scatter_winners.h"
 
@@ -130,7 +130,7 @@ template <class T> Outcome look_up(Back<T> &back) {
 
 template <class T> Outcome vjp(Job &job, i64 unit, Arena &arena) {
   Back<T> back(job, unit, arena);
-  if (WindowsByTwo<T>::serves(back.p)) return in_vectors<WindowsByTwo<T>>(back);
+  if (moves_on_by_two(back.p) && back.p.residual_bytes == 1) return in_vectors<ByTwo<T>>(back);
   if (CompareReaders<T>::serves(back.p)) return in_vectors<CompareReaders<T>>(back);
   return look_up(back);
 }

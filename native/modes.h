@@ -1,5 +1,6 @@
 // What a unit does in each mode, for one law: forward, winners, jvp, states, vjp.
 #pragma once
+#include "by_twos.h"
 #include "fold_unit.h"
 #include "results.h"
 
@@ -165,7 +166,8 @@ template <class Law> Outcome vjp(const Law &law, Job &job, i64 unit, Arena &aren
   bool in_place = Law::is_linear && as_they_are<T>(job.tangent_type, false);
   bool moved = Law::is_linear && size_of(job.tangent_type) == sizeof(uint16_t) && passes_back.only_repeats();
   if (in_place) passes_back.result.at[0] = reinterpret_cast<T *>(dx);
-  if (!moved) passes_back.reserve(scratch);
+  bool by_two = Law::is_linear && std::is_floating_point_v<T> && !moved && moves_on_by_two(p);
+  if (!moved && !by_two) passes_back.reserve(scratch);
   Region<T> outputs(p, job.a, job.tangent_type, false, readers, passes_back.sizes, readers.from);
   T *room = scratch.template take<T>(outputs.elements);
   Inner<T> inner(p, readers, scratch);
@@ -187,7 +189,14 @@ template <class Law> Outcome vjp(const Law &law, Job &job, i64 unit, Arena &aren
       deliver<T>(reinterpret_cast<char *>(once), job.tangent_type, dy, outputs.elements, false);
       return passes_back.repeat(reinterpret_cast<uint16_t *>(dx), once, scratch) ? Outcome::done : Outcome::no_memory;
     }
-    folded = passes_back.template run<ALL<Backward>>(Source<T, 1>{{dy}}, scratch);
+    if (by_two) {
+      ByTwo<T> way(p, of, passes_back.span);
+      way.reserve(scratch);
+      folded.at[0] = in_place ? reinterpret_cast<T *>(dx) : scratch.template take<T>(passes_back.results());
+      if (scratch.failed) return Outcome::no_memory;
+      way.run(dy, folded.at[0]);
+    } else
+      folded = passes_back.template run<ALL<Backward>>(Source<T, 1>{{dy}}, scratch);
     if (scratch.failed) return Outcome::no_memory;
   } else {
     Passes<Law> passes(law, p, false, readers);

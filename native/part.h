@@ -54,6 +54,19 @@ NOINLINE inline Span reads(const Axis &axis, i64 from, i64 to) {
   return s.first < s.last ? s : Span{0, 0};
 }
 
+// visit(o) for each place of the first `outer` axes, the first of which runs over [from, to)
+template <class Visit> void each_place(const i64 *sizes, int outer, i64 from, i64 to, Visit visit) {
+  i64 o[MOST_AXES] = {from};
+  if (from >= to) return;
+  for (int i = 0; i >= 0;) {
+    visit(o);
+    for (i = outer - 1; i >= 0; i--) {
+      if (++o[i] < (i == 0 ? to : sizes[i])) break;
+      o[i] = i == 0 ? from : 0;
+    }
+  }
+}
+
 // The rows of an array in row-major order, in runs that lie evenly apart: for each tile, each place of the first
 // `outer` pooled axes, the first of which runs from `from` on.
 //

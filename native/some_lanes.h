@@ -49,6 +49,14 @@ template <class X> struct Bytes {
     return _mm_mask_cmpeq_epi8_mask(__mmask16(lanes), all, _mm_set1_epi8(char(byte)));
   }
 };
+// a in the lanes that count, b in the others
+template <class X> INLINE X choose_some(Lanes lanes, X a, X b) {
+  static_assert(sizeof(X) == 64 && std::is_floating_point_v<Element<X>>);
+  if constexpr (sizeof(Element<X>) == 4)
+    return X(_mm512_mask_mov_ps(b, __mmask16(lanes), a));
+  else
+    return X(_mm512_mask_mov_pd(b, __mmask8(lanes), a));
+}
 template <class X> INLINE X add_some(X sum, X b, Lanes lanes) {
   static_assert(sizeof(X) == 64 && std::is_floating_point_v<Element<X>>);
   if constexpr (sizeof(Element<X>) == 4)
