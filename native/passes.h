@@ -90,7 +90,7 @@ struct Steps {
 
   // Whether tiles are so small that they are better folded side by side, one per lane of a vector, than row by row.
   NOINLINE bool has_small_tiles(i64 lanes) const {
-    constexpr i64 LARGEST = 1024, SHORTEST_ROW = 32;  // elements of a tile; outputs of a row
+    constexpr i64 LARGEST = 1024, SHORTEST_ROW = 12;  // elements of a tile; outputs of a row
     const Axis &inner = axes[plan.rank - 1];
     i64 tile = 1;
     bool lines = false;

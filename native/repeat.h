@@ -28,9 +28,14 @@ template <class T> void repeat_elements(T *to, const T *from, i64 n, i64 times, 
   using X = Vec<T>;
   constexpr i64 N = LANES<X>;
   i64 whole = least(n, outputs / times), i = 0;
-  if (times == 2)
-    for (; i + N <= whole; i += N) interleave<X>(to + 2 * i, load<X>(from + i), load<X>(from + i));
-  else if (times >= N)
+  if (times == 2) {
+    each_vector<T, true>(whole, [&](auto kind, i64 j) INLINE_LAMBDA {
+      using Y = decltype(kind);
+      interleave<Y>(to + 2 * j, load<Y>(from + j), load<Y>(from + j));
+    });
+    i = whole;
+  }
+  if (times >= N)
     for (; i < whole; i++) fill(to + i * times, from[i], times);
   else  // a whole vector of each; the next one goes over what is too much
     for (; i * times + N <= outputs && i < whole; i++) save<X>(to + i * times, splat<X>(from[i]));
@@ -43,14 +48,21 @@ template <class T> void repeat_elements(T *to, const T *from, i64 n, i64 times, 
 
 // rows of n elements to rows [begin, end)
 template <class T> void repeat_rows(T *to, const T *from, i64 rows, i64 n, i64 times, i64 begin, i64 end, i64 held) {
+  constexpr i64 SHORT = 1024 / sizeof(T);  // a call takes as long as copying that much
   for (i64 at = begin; at < end;) {
     i64 row = at / times, until = row < rows ? least(end, (row + 1) * times) : end, all = (until - at) * n;
     T *first = to + (at - begin) * n;
-    if (row < rows)
-      std::memcpy(first, from + (row - held) * n, size_t(n) * sizeof(T));
+    const T *given = from + (row - held) * n;
+    if (row >= rows)
+      std::memset(first, 0, size_t(all) * sizeof(T));
+    else if (n <= SHORT)
+      each_vector<T, true>(n, [&](auto kind, i64 j) INLINE_LAMBDA {
+        using X = decltype(kind);
+        X x = load<X>(given + j);
+        for (i64 to_row = 0; to_row < all; to_row += n) save<X>(first + to_row + j, x);
+      });
     else
-      std::memset(first, 0, size_t(n) * sizeof(T));
-    spread(first, n, all);
+      std::memcpy(first, given, size_t(n) * sizeof(T)), spread(first, n, all);
     at = until;
   }
 }
