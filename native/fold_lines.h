@@ -10,6 +10,7 @@
 // the window, not from the width of vectors: every instruction set gives the same bits.
 #pragma once
 #include "pass.h"
+#include "some_lanes.h"
 
 namespace ndpool {
 namespace {
@@ -49,6 +50,12 @@ INLINE State<One<typename Law::T>, Law::planes> merge_lanes(const Law &law, cons
   }
 }
 
+// Asks for what is read a little later: by itself a processor begins anew at each page.
+template <class P> INLINE void ask_ahead(typename P::From from, i64 at) {
+  constexpr i64 AHEAD = 2048;  // bytes
+  __builtin_prefetch(reinterpret_cast<const char *>(from.at[0] + at) + AHEAD);
+}
+
 // -- consecutive taps ------------------------------------------------------------------------------------------------
 
 // n >= SIDE taps of a law with one plane, down to a vector. Of what is left over after whole vectors, lanes that get no
@@ -64,12 +71,20 @@ INLINE State<Vec<typename P::T>, 1> merge_to_vector(const P &p, typename P::From
   times<WAYS, WRITTEN_OUT>([&](int w) INLINE_LAMBDA { acc[w] = fetch(w * N); });
   i64 done = SIDE;
   for (; done + SIDE <= n; done += SIDE)
-    times<WAYS, WRITTEN_OUT>([&](int w) INLINE_LAMBDA { p.law.merge(acc[w], fetch(done + w * N)); });
+    times<WAYS, WRITTEN_OUT>([&](int w) INLINE_LAMBDA {
+      ask_ahead<P>(from, done + w * N);
+      p.law.merge(acc[w], fetch(done + w * N));
+    });
   for (int w = 0; w < WAYS && done + w * N < n; w++) {
     i64 left = n - done - w * N;
     X rest, idle = P::Law::idempotent ? acc[w].at[0] : splat<X>(T(-0.0));  // x + -0 is x, even if x is -0
     if (left >= N) {
       rest = fetch(done + w * N).at[0];
+#if defined(__AVX512F__) && defined(__AVX512BW__) && defined(__AVX512VL__)
+    } else if constexpr (std::is_floating_point_v<T>) {
+      Lanes some = lanes_between<X>(0, left);
+      rest = choose_some<X>(some, load_some<X>(from.at[0] + done + w * N, some), idle);
+#endif
     } else if constexpr (READS_ON) {
       rest = choose<X>(iota<X>() < typename P::I(left), fetch(done + w * N).at[0], idle);
     } else {
@@ -176,13 +191,13 @@ template <class P> void fold_line(const P &p, typename P::To to, typename P::Fro
 
 // As many inputs as a vector has lanes: each down to a vector, then these are transposed, so that their last merges are
 // merges of vectors. One more input must follow, because vectors are read past the end of a line.
-template <class P> void fold_lines_transposed(const P &p, typename P::To to, typename P::From from, i64 n) {
-  using Law = typename P::Law;
+template <int SIDE, class P>
+void fold_lines_transposed(const P &p, typename P::To to, typename P::From from, i64 n) {
   using T = typename P::T;
   using X = Vec<T>;
   constexpr int N = LANES<X>;
   X v[N];
-  for (int k = 0; k < N; k++) v[k] = merge_to_vector<Side<Law>::FEW, true>(p, from + k * p.input_step, n).at[0];
+  for (int k = 0; k < N; k++) v[k] = merge_to_vector<SIDE, true>(p, from + k * p.input_step, n).at[0];
   transpose_square<X>(v);
   times<N - 1, true>([&](int i) INLINE_LAMBDA { merge_halves(p.law, reinterpret_cast<State<X, 1> *>(v), i, N); });
   T results[N];
@@ -220,7 +235,10 @@ void fold_inside_block(const P &p, typename P::To to, typename P::From from, i64
         constexpr int MANY = decltype(many)::value, N = LANES<X>;
         State<X, P::PLANES> a[MANY];
         i64 at = j, t = first;
-        auto next = [&](int u) INLINE_LAMBDA { return p.template load_tap<X>(start, at + u * N, t, bias); };
+        auto next = [&](int u) INLINE_LAMBDA {
+          ask_ahead<P>(start, at + u * N);
+          return p.template load_tap<X>(start, at + u * N, t, bias);
+        };
         if (begun) {
           times<MANY, true>([&](int u) INLINE_LAMBDA { a[u] = load<Law, ALL<Law>, X>(states, j + u * N); });
         } else {
@@ -260,7 +278,7 @@ void fold_inside_block(const P &p, typename P::To to, typename P::From from, i64
 
 // The same for all elements inside, as many at a time as have their states in the nearest cache.
 template <class P> void fold_inside(const P &p, typename P::To to, typename P::From from, i64 n, typename P::I bias) {
-  constexpr i64 CACHED = 16384 / sizeof(typename P::T) / P::PLANES;
+  constexpr i64 CACHED = 262144 / sizeof(typename P::T) / P::PLANES;
   i64 block = CACHED / Side<typename P::Law>::by_side(n);
   for (i64 at = 0, m; at < p.inside; at += m) {
     m = p.inside - at < 2 * block ? p.inside - at : block;
@@ -295,10 +313,10 @@ template <class P> void fold_lines(const P &p, typename P::To to, typename P::Fr
   bool consecutive = p.inside == 1 && p.axis.step == 1;
   i64 i = 0;
   if constexpr (Law::cheap_merge && P::PLANES == 1)
-    if (consecutive && n >= S::FEW && n < S::LONG)
+    if (consecutive && n >= S::FEW && n <= S::LONGEST)
       for (constexpr i64 N = LANES<Vec<typename P::T>>; i + N < p.inputs;
            i += N, to = to + N * p.output_step, from = from + N * p.input_step)
-        fold_lines_transposed(p, to, from, n);
+        n < S::LONG ? fold_lines_transposed<S::FEW>(p, to, from, n) : fold_lines_transposed<S::MANY>(p, to, from, n);
   for (; i < p.inputs; i++, to = to + p.output_step, from = from + p.input_step)
     consecutive ? fold_line(p, to, from, n, bias) : fold_inside_halves(p, to, from, n, bias, 0);
 }
