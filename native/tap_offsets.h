@@ -6,13 +6,14 @@ namespace ndpool {
 namespace {
 
 // How far taps lie from where their window starts, by the given strides of the pooled axes: in a table, if there are
-// more outputs than taps.
+// enough outputs.
 struct TapOffsets {
   const Plan &p;
   const i64 *strides;
   i64 *table = nullptr;
+  static constexpr i64 FASTER = 8;  // taps that are tabled in the time of computing one
   TapOffsets(const Plan &plan, const i64 *of, i64 outputs, Scratch &scratch) : p(plan), strides(of) {
-    if (p.taps > outputs || p.taps > 65536) return;
+    if (p.taps > FASTER * outputs || p.taps > 65536) return;
     table = scratch.take<i64>(p.taps);
     if (scratch.failed) return;
     table[0] = 0;
