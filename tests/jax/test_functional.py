@@ -113,6 +113,8 @@ def test_learnable_beta_and_norm() -> None:
 
 def test_learnable_parameters_in_every_form() -> None:
     beta = jnp.arange(1.0, 3)[:, None, None]
+    held = np.asarray(beta)
+    np.testing.assert_array_equal(npx.smooth_max_pool(X, 2, beta=held), npx.smooth_max_pool(X, 2, beta=beta))
     each = [ndpool.global_smooth_max_pool(X[i], beta=float(beta[i, 0, 0]), keepdims=False) for i in range(2)]
     np.testing.assert_allclose(npx.global_smooth_max_pool(X, beta=beta, keepdims=False), each, rtol=1e-12)
     np.testing.assert_allclose(
@@ -143,6 +145,16 @@ TRACED = jax.ShapeDtypeStruct((), jnp.int64)
          "max_pool: kernel_size is a traced value"),
         (lambda: jax.eval_shape(lambda s: npx.smooth_max_pool(X, 2, s, beta=jnp.ones(())), TRACED), PoolTypeError,
          "smooth_max_pool: stride is a traced value"),
+        (lambda: jax.eval_shape(lambda k: ndpool.max_pool(X, 2, padding=((0, 1), (k, 0))), TRACED), PoolTypeError,
+         "max_pool: padding is a traced value, but a window is fixed"),
+        (lambda: jax.eval_shape(lambda a: ndpool.MaxPool(2, axes=(a, 2))(X), TRACED), PoolTypeError,
+         "max_pool: axes is a traced value"),
+        (lambda: jax.grad(lambda b: ndpool.smooth_max_pool(X, 2, beta=b).sum())(1.0), PoolTypeError,
+         "smooth_max_pool: beta=.* is not a real number; use a float, or to learn beta the functions of ndpool.jax"),
+        (lambda: jax.eval_shape(lambda y, k: npx.max_unpool(y, y.astype(int), k), X, TRACED), PoolTypeError,
+         "max_unpool: kernel_size is a traced value"),
+        (lambda: jax.linear_transpose(lambda x: npx.max_pool(x, 1, 1, 0), X)(X), PoolTypeError,
+         "max is not linear, so it has no transpose; use jax.vjp"),
         (lambda: npx.smooth_max_pool(X, 2, beta=jnp.ones((2, 5, 1))), PoolError,
          r"smooth_max_pool: beta has shape \(2, 5, 1\), so it varies in a window; give it size 1 on axes \(1, 2\)"),
         (lambda: npx.smooth_max_pool(X, 2, beta=jnp.ones((), int)), PoolTypeError, "beta has dtype int64; convert"),

@@ -141,6 +141,19 @@ def test_a_traced_initial_value() -> None:
         np.testing.assert_array_equal(got, lax.reduce_window(x, init, lax.max, (2,), (1,), "SAME"))
 
 
+@pytest.mark.parametrize("padding", ["SAME", "VALID", ((0, 0), (9, 0), (0, 0))])
+def test_a_symbolic_batch(padding: Any) -> None:
+    from jax import export
+
+    (b,) = export.symbolic_shape("b")
+    given = (-np.inf, lax.max, (1, 3, 2), (1, 2, 1), padding)
+    allowed = [export.DisabledSafetyCheck.custom_call("ndpool.run")]
+    shape = jax.ShapeDtypeStruct((b, 6, 4), jnp.float32)
+    program = export.export(jax.jit(lambda x: npx.reduce_window(x, *given)), disabled_checks=allowed)(shape)
+    x = jnp.asarray(np.random.default_rng(0).normal(size=(3, 6, 4)), jnp.float32)
+    np.testing.assert_array_equal(program.call(x), lax.reduce_window(x, *given))
+
+
 @pytest.mark.parametrize(
     ("change", "kind", "message"),
     [

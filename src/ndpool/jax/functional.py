@@ -86,12 +86,11 @@ def _function(record: type[Op]) -> Callable[..., Any]:
             if isinstance(error, PoolTypeError) or not str(error).startswith("unhashable"):
                 raise
         given = _named(own, args, kwargs)  # an argument without a hash: a list, or a JAX array
-        parameter = given.pop(learns) if learns and isinstance(given.get(learns), jax.Array) else None
-        _reject_traced(name, given)
-        if parameter is None:
+        if not learns or not isinstance(given.get(learns), (jax.Array, np.ndarray)):
             return apply(record(*args, **kwargs), x)
         with named(name):
-            return learnable.LEARNT[learns](record, given, array(x), parameter, apply)  # type: ignore[index]
+            parameter = jnp.asarray(given.pop(learns))
+            return learnable.LEARNT[learns](record, given, array(x), parameter, apply)
 
     first = inspect.Parameter("x", inspect.Parameter.POSITIONAL_ONLY, annotation=Any)
     call.__signature__ = own.replace(parameters=[first, *own.parameters.values()], return_annotation=Any)  # type: ignore[attr-defined]
@@ -107,16 +106,6 @@ def _named(own: inspect.Signature, args: tuple[Any, ...], kwargs: dict[str, Any]
         return dict(own.bind_partial(*args, **kwargs).arguments)
     except TypeError:
         return dict(kwargs)
-
-
-def _reject_traced(name: str, given: dict[str, Any]) -> None:
-    for argument, value in given.items():
-        entries = value if isinstance(value, (tuple, list)) else (value,)
-        if any(isinstance(entry, jax.core.Tracer) for entry in entries):
-            raise PoolTypeError(
-                f"{name}: {argument} is a traced value, but a window is fixed when a program is traced; "
-                f"give {argument} as Python numbers, or name it in static_argnames of jax.jit"
-            )
 
 
 globals().update({function_name(record.__name__): _function(record) for record in NAMED.values()})
@@ -144,7 +133,6 @@ def max_unpool(
            [0., 0., 0., 9.]], dtype=float32)
     """
     sizes = {"kernel_size": kernel_size, "stride": stride, "padding": padding, "output_size": output_size}
-    _reject_traced("max_unpool", sizes)
     with named("max_unpool"):
         y, indices = array(y, "y"), array(indices, "indices")
         dtypes.check(KINDS, "max_unpool", y.dtype, "y")

@@ -21,6 +21,7 @@ from ..arguments import named
 from ..errors import PoolError, PoolTypeError
 from ..op import Op
 from .functional import apply, array
+from .pooled import of
 
 Array = Any
 Pads = tuple[tuple[int, int], ...]
@@ -163,7 +164,8 @@ def _is(init: Any, nothing: Any) -> bool:
 
 
 def _reads_nothing(op: Op, shape: tuple[int, ...]) -> bool:
-    return any(axis.first_empty() is not None for axis in op.window(shape).axes)
+    one = of(op, shape)
+    return any(one.window.axes[a].first_empty() is not None for a in one.pooled_axes)
 
 
 def read(

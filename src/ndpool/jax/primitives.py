@@ -19,6 +19,7 @@ import jax.numpy as jnp
 from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 
+from ..errors import PoolTypeError
 from . import composed, ffi, gpu
 from .pooled import Pooled
 
@@ -170,6 +171,8 @@ TRANSPOSES: dict[str, Callable[..., Array]] = {  # of a mode in its last argumen
 
 def _transpose_rule(mode: str, cotangents: Any, *arguments: Any, one: Pooled) -> Any:
     (ct,), (*kept, moved) = cotangents, arguments
+    if not kept and not one.law.linear:  # a forward pass, whose derivative is another primitive
+        raise PoolTypeError(f"{one.law.name} is not linear, so it has no transpose; use jax.vjp")
     if type(ct) is ad.Zero:
         return [*[None] * len(kept), ad.Zero(moved.aval)]
     return [*[None] * len(kept), TRANSPOSES[mode](one, *kept, ct)]
