@@ -38,7 +38,8 @@ def geometry(rng: np.random.Generator) -> dict[str, Any]:
 
 
 def cropped(x: Any, init: Any, function: Any, *, padding: Any, base_dilation: Any, **given: Any) -> Any:
-    """lax's reduce_window; what padding cuts off is cut before, because lax has no gradient through that."""
+    """lax's reduce_window; what padding cuts off is cut before, because lax has no gradient through that, and because
+    XLA aborts where it does nothing but cut (openxla/xla#48719)."""
     if not isinstance(padding, str):
         cut = [(min(lo, 0), min(hi, 0), d - 1) for (lo, hi), d in zip(padding, base_dilation, strict=True)]
         x, base_dilation = lax.pad(x, jnp.asarray(init, x.dtype), cut), None
@@ -55,11 +56,12 @@ def check(seed: int, derivatives: bool) -> None:
     function, neutral = MONOIDS[name]
     init = neutral if rng.random() < 0.7 else 0.25
     x = (rng.permutation(int(np.prod(shape))).reshape(shape) - 5) / 7
+    windows = given["window_dimensions"]
 
     def pooled(reduce: Any) -> Any:
         return jax.jit(lambda x: reduce(x, init, function, **given))
 
-    ours, theirs = pooled(npx.reduce_window)(x), pooled(lax.reduce_window)(x)
+    ours, theirs = pooled(npx.reduce_window)(x), pooled(lax.reduce_window if max(windows) > 1 else cropped)(x)
     assert (ours.shape, ours.dtype) == (theirs.shape, theirs.dtype), given
     np.testing.assert_allclose(ours, theirs, rtol=1e-12, atol=1e-12, err_msg=str((name, init, given)))
     # lax has no derivative through a dilated window of a max, nor with another initial value

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -26,6 +26,7 @@ from ..spec.law import KINDS
 from ..unpool import pooled_axes, unpooled_shape
 from . import composed, learnable, primitives, unpooling
 from .pooled import Pooled, check_numbers, first_winner, of
+from .sharded import by_parts
 
 NAMES = list(map(function_name, NAMED))  # of the functions: the records whose law is ndpool's
 
@@ -43,11 +44,16 @@ def apply(op: Op, x: Any) -> Any:
             allows(x.dtype, op.dtype)
             x = x.astype(op.dtype)
         dtypes.check(law.kinds, law.name, x.dtype)
-        one = of(op, x.shape)
-        dropped = op.pooled_axes(x.ndim) if not getattr(op, "keepdims", True) else ()
-        if not getattr(op, "return_indices", False):
-            return _shown(primitives.forward(one, x), dropped)
-        return tuple(_shown(a, dropped) for a in _with_indices(one, op.pooled_axes(x.ndim), x))
+        axes = op.pooled_axes(x.ndim)
+        dropped = axes if not getattr(op, "keepdims", True) else ()
+        return by_parts(partial(_run, op, axes, dropped), axes, dropped, x)
+
+
+def _run(op: Op, axes: tuple[int, ...], dropped: tuple[int, ...], x: Any) -> Any:
+    one = of(op, x.shape)
+    if not getattr(op, "return_indices", False):
+        return _shown(primitives.forward(one, x), dropped)
+    return tuple(_shown(a, dropped) for a in _with_indices(one, axes, x))
 
 
 def array(x: Any, name: str = "x") -> Any:
@@ -143,7 +149,8 @@ def max_unpool(
         choice("duplicates", duplicates, ("sum", "last"))
         check_numbers(pooled_axes({**sizes, "axes": axes, "layout": layout}, y.ndim), y.shape)
         out, pooled = unpooled_shape(y.shape, **sizes, axes=axes, layout=layout)
-        return unpooling.unpool(y, indices, out, pooled, duplicates == "last")
+        run = partial(unpooling.unpool, sizes=[out[a] for a in pooled], axes=pooled, last=duplicates == "last")
+        return by_parts(run, pooled, (), y, indices)
 
 
 def ranked(name: str) -> Any:

@@ -22,6 +22,7 @@ from jax.interpreters import ad, batching, mlir
 from ..errors import PoolTypeError
 from . import composed, ffi, gpu
 from .pooled import Pooled
+from .sharded import by_parts
 
 Array = Any
 PRIMITIVES = {mode: Primitive(f"ndpool_{mode}") for mode in ffi.RESULTS}
@@ -189,7 +190,11 @@ def _batch_rule(mode: str, arrays: Any, dims: Any, *, one: Pooled) -> Any:
         else jnp.broadcast_to(jnp.expand_dims(a, at), (*a.shape[:at], size, *a.shape[at:]))
         for a, d in zip(arrays, dims, strict=True)
     ]  # fmt: skip
-    found = _bind(mode, one.with_axis(at, size), *placed)
+
+    def run(*parts: Array) -> Sequence[Array]:
+        return _bind(mode, one.with_axis(at, parts[0].shape[at]), *parts)
+
+    found = by_parts(run, tuple(i + (i >= at) for i in one.pooled_axes), (), *placed)
     return found, [at] * len(found)
 
 
