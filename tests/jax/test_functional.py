@@ -111,6 +111,16 @@ def test_learnable_beta_and_norm() -> None:
         np.testing.assert_allclose(second(at), (first(at + h) - first(at - h)) / (2 * h), rtol=1e-5)
 
 
+def test_no_type_is_promoted_in_secret() -> None:
+    with jax.numpy_dtype_promotion("strict"):
+        for dtype in ("float64", "float16"):
+            x, p = jnp.asarray(X, dtype), jnp.float32(2.5)
+            assert jax.grad(lambda x, p=p: npx.lp_pool(x, p, 2).sum())(x).dtype == dtype
+            assert jax.hessian(lambda x: npx.lp_pool(x, 3, 2).sum())(x[0]).dtype == dtype
+            assert npx.smooth_max_pool(x, 2, beta=p).dtype == npx.avg_pool(x, 2, padding=1).dtype == dtype
+            assert npx.max_unpool(*npx.max_pool(x, 2, return_indices=True), 2).dtype == dtype
+
+
 def test_learnable_parameters_in_every_form() -> None:
     beta = jnp.arange(1.0, 3)[:, None, None]
     held = np.asarray(beta)
