@@ -42,7 +42,7 @@ def cropped(x: Any, init: Any, function: Any, *, padding: Any, base_dilation: An
     XLA aborts where it does nothing but cut (openxla/xla#48719)."""
     if not isinstance(padding, str):
         cut = [(min(lo, 0), min(hi, 0), d - 1) for (lo, hi), d in zip(padding, base_dilation, strict=True)]
-        x, base_dilation = lax.pad(x, jnp.asarray(init, x.dtype), cut), None
+        x, base_dilation = lax.pad(x, jnp.asarray(dict(MONOIDS.values())[function], x.dtype), cut), None
         padding = [(max(lo, 0), max(hi, 0)) for lo, hi in padding]
     return lax.reduce_window(x, init, function, padding=padding, base_dilation=base_dilation, **given)
 
