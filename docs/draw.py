@@ -32,6 +32,8 @@ LIGHT_AND_DARK = {
     "blue-line": (("none", "#1f6fc4"), ("none", "#5aa5f2")),
     "orange": (("#c2660c", "none"), ("#f0a04b", "none")),
     "orange-line": (("none", "#c2660c"), ("none", "#f0a04b")),
+    "green": (("#2c7d4f", "none"), ("#63bf8b", "none")),
+    "green-line": (("none", "#2c7d4f"), ("none", "#63bf8b")),
     "badge": (("#ffffff", "none"), ("#11161f", "none")),
 }
 SANS = "ui-sans-serif, system-ui, 'Segoe UI', 'DejaVu Sans', sans-serif"
@@ -113,7 +115,7 @@ def window_icon(left: int, top: int, cell: int) -> Iterator[str]:
 
 
 def architecture() -> str:
-    """Layers from the user's call down to the machine, the numbered way of a NumPy call, and the ways of tensors."""
+    """Layers from the user's call down to the machine, the numbered way of a NumPy call, the ways of torch and JAX."""
     return page(WIDTH, 630, "ndpool: the layers, and the way of a call through them", _architecture())
 
 
@@ -124,7 +126,7 @@ def _architecture() -> Iterator[str]:
     yield from band(320, 154, "engine", "how it is made;", "no engine imports", "another")
     yield from band(482, 88, "kernel", "what touches", "the elements")
     yield from main_ways()
-    yield from torch_adapter()
+    yield from adapters()
     for x, y, number in ((450, 26, 1), (450, 114, 2), (654, 114, 3), (608, 214, 4), (608, 334, 5), (654, 496, 6)):
         yield from badge(x, y, number)
     yield from legend()
@@ -160,40 +162,61 @@ def main_ways() -> Iterator[str]:
     yield text(298, 355, "the first of ENGINES that supports this law and x", "faint", 11)
     yield from box(134, 394, 156, 66, "reference.py", "nested lists, and", "laws of your own")
     yield from box(302, 394, 144, 66, "portable.py", "arrays of any", "array-API library")
-    yield from box(458, 394, 196, 66, "native.py", "NumPy arrays,", "and tensors on the CPU")
+    yield from box(458, 394, 196, 66, "native.py", "NumPy arrays; tensors and", "JAX's arrays on the CPU")
     yield from box(134, 496, 156, 62, "spec/pool.py", "Python's numbers,", "Fractions, ...")
     yield from box(302, 496, 144, 62, "its library", "NumPy, any other", "whole arrays")
     yield from box(458, 496, 196, 62, "native/", "C++, compiled for each", "instruction set")
 
 
-def torch_adapter() -> Iterator[str]:
-    yield rect(672, 22, 348, 282, "panel", 8)
-    yield text(686, 43, "torch/", "ink code bold", 12)
-    yield text(738, 43, "the adapter: tensors in, tensors out", "faint", 11)
-    yield from arrow("orange", (846, 100), (846, 128))
-    for x in (732, 850, 965):
-        yield from arrow("orange", (x, 176), (x, 208))
-    yield from arrow("orange", (804, 250), (782, 250))
-    yield from arrow("orange", (732, 290), (732, 366), (670, 366), (670, 427), (654, 427))
-    yield from arrow("orange", (732, 290), (732, 366), (846, 366), (846, 394))
-    yield from arrow("orange", (846, 460), (846, 496))
-    yield from box(686, 54, 320, 54, "functional.py, nn.py", "`max_pool2d(t, 3, 2, 1)`")
-    yield from box(686, 128, 320, 50, "routing.py", "which way this tensor goes")
-    yield from box(682, 208, 100, 82, "bound.py", "a plan on", "the tensor's", "memory", size=11)
-    yield from box(802, 208, 102, 82, "operators.py", "under compile,", "vmap, grad,", "export", size=11)
-    yield from box(912, 208, 102, 82, "composite.py", "torch's own", "operations, for", "all others", size=11)
-    yield from box(686, 394, 320, 66, "triton/", "tensors on a CUDA GPU;", "the same bits on every run")
+def adapters() -> Iterator[str]:
+    """torch's and JAX's: each from its functions to plans on the memory of its arrays."""
+    yield from adapter(
+        672, "orange", "torch/", "tensors",
+        ("functional.py, nn.py", "`max_pool2d(t, 3, 2, 1)`"),
+        ("routing.py", "which way it goes;", "the rest: composite.py"),
+        ("operators.py", "under compile,", "vmap, export"),
+        ("direct.py, bound.py", "a plan on its memory"),
+    )  # fmt: skip
+    yield from adapter(
+        850, "green", "jax/", "arrays, tracers",
+        ("functional.py", "`max_pool(x, 3, 2, 1)`"),
+        ("primitives.py", "a rule for each", "transform"),
+        ("composed.py", "portable.py's passes,", "compiled by XLA"),
+        ("ffi.py, gpu.py", "a plan in the program"),
+    )  # fmt: skip
+    yield from arrow("orange", (757, 250), (757, 264))  # an operator runs a plan; what XLA compiles does not
+    yield from arrow("green", (935, 310), (935, 352), (646, 352), (646, 394))
+    yield from arrow("green", (935, 310), (935, 394))
+    yield from arrow("orange", (757, 310), (757, 376), (670, 376), (670, 427), (654, 427))
+    yield from arrow("orange", (757, 310), (757, 394))
+    yield from arrow("orange", (757, 460), (757, 496))
+    yield from arrow("green", (935, 460), (935, 496))
+    yield from box(
+        686, 394, 320, 66, "triton/", "tensors and JAX's arrays on a CUDA GPU;", "the same bits on every run"
+    )
     yield from box(
         686, 496, 320, 62, "Triton's kernels", "compiled for each geometry, dtype and mode,", "and kept on disk"
     )
+
+
+def adapter(x: int, kind: str, folder: str, takes: str, *boxes: tuple[str, ...]) -> Iterator[str]:
+    """A panel of four boxes; the third is a way aside."""
+    yield rect(x, 22, 170, 294, "panel", 8)
+    yield text(x + 14, 41, folder, "ink code bold")
+    yield text(x + 22 + 7.3 * len(folder), 41, takes, "faint", 11)
+    for at, down in ((x + 85, (94, 108)), (x + 78, (172, 186)), (x + 152, (172, 264))):
+        yield from arrow(kind, *((at, y) for y in down))
+    for y, high, wide, words in zip((48, 108, 186, 264), (46, 64, 64, 46), (154, 154, 134, 154), boxes, strict=True):
+        yield from box(x + 8, y, wide, high, *words, size=11)
 
 
 def legend() -> Iterator[str]:
     ways = [
         (30, "blue", False, "a NumPy array"),
         (190, "blue", True, "the next array of that shape, strides and dtype"),
-        (560, "orange", False, "a torch tensor"),
-        (726, "grey", False, "nested lists, arrays of other libraries"),
+        (540, "orange", False, "a torch tensor"),
+        (690, "green", False, "a JAX array"),
+        (828, "grey", False, "lists, other arrays"),
     ]
     for x, kind, dashed, words in ways:
         yield from arrow(kind, (x, 599), (x + 34, 599), dashed=dashed)

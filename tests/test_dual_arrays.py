@@ -435,3 +435,14 @@ def test_what_no_output_reads_has_no_cotangent_and_no_tangent_of_one(op: ndpool.
         for part, want in ((got.value, clean.value), (got.tangent, clean.tangent)):
             assert want[-1] == 0
             assert np.array_equal(part, want)
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+@pytest.mark.parametrize("p", [1, 2, 2.5, 3, 4])
+def test_the_second_order_of_a_norm_at_zero_is_the_specs(p: float, dtype: str) -> None:
+    """A tap that is 0 has the second derivative 1/y for p = 2; where all taps are 0 there is none."""
+    op = ndpool.LpPool(p, (3,))
+    x = [0.0, 4.0, -3.0, 0.0, 0.0, 0.0, -0.0, 2.0, 0.0]
+    dx, dy = [1.0, 2.0, -1.0, 3.0, 1.0, 2.0, 5.0, 1.0, -1.0], [1.0, 2.0, 0.5]
+    got, close = op.hvp(*(np.array(a, dtype) for a in (x, dx, dy))), 100 * np.finfo(dtype).eps
+    np.testing.assert_allclose(got, op.hvp(x, dx, dy), rtol=close, atol=close)

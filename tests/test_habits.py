@@ -101,6 +101,16 @@ def test_an_int_kernel_that_would_blend_channels_warns_once_at_the_callers_line(
         ndpool.min_pool(torch.ones(9, 4), 2)
 
 
+def test_it_warns_of_jax_arrays_and_tracers_too() -> None:
+    jax = pytest.importorskip("jax", reason="JAX arrays come through another door")
+    image = jax.numpy.ones((9, 9, 3))
+    with pytest.warns(PoolWarning, match="^avg_pool: kernel_size=2 pools .* of 9 and 3 entries.* layout='HWC'") as told:
+        ndpool.avg_pool(image, 2)
+    assert told[0].filename == __file__
+    with pytest.warns(PoolWarning, match="^sum_pool: kernel_size=2"):
+        jax.eval_shape(lambda x: ndpool.sum_pool(x, 2), image)
+
+
 @pytest.mark.parametrize(
     "call",
     [

@@ -39,7 +39,12 @@ def integer(name: str, value: Any, least: int) -> int:
         if isinstance(value, bool):
             raise TypeError
         number = operator.index(value)
-    except TypeError:
+    except TypeError as error:
+        if type(error).__name__.startswith("Tracer"):  # of JAX, which this file does not import
+            raise PoolTypeError(
+                f"{name} is a traced value, but a window is fixed when a program is traced; "
+                f"give {name} as Python numbers, or name it in static_argnames of jax.jit"
+            ) from None
         raise PoolTypeError(f"{name}={value!r} is not a whole number; use an int >= {least}") from None
     if number < least:
         raise PoolError(f"{name}={number} is below {least}; use {name} >= {least}")
@@ -57,7 +62,8 @@ def choice(name: str, value: Any, rules: tuple[str, ...]) -> None:
 def number(name: str, value: Any) -> Any:
     """`value`, if it is one scalar of any kind: not a list, a string or a truth value."""
     if isinstance(value, (bool, str, bytes, complex)) or value is None or hasattr(value, "__len__"):
-        raise PoolTypeError(f"{name}={value!r} is not a real number; use a float")
+        learnt = f", or to learn {name} the functions of ndpool.jax or ndpool.torch" if hasattr(value, "dtype") else ""
+        raise PoolTypeError(f"{name}={value!r} is not a real number; use a float{learnt}")
     return value
 
 

@@ -153,6 +153,23 @@ def test_inputs_without_a_name_get_different_ones() -> None:
     assert len(set(names)) == 3
 
 
+@pytest.mark.parametrize(
+    ("shape", "said"),
+    [
+        (4, r"shape=4 is not a sequence of sizes; use \(4,\)$"),
+        (None, "shape=None is not a sequence of sizes; use a tuple like"),
+        ("ab", "shape='ab' is not a sequence of sizes; use a tuple like"),
+        (np.ones((3, 2)), r"shape is an array, not its sizes; use \(3, 2\) here, and give the array when"),
+        ((2, -1), "shape=-1 is below 0"),
+        ((2, 2.5), "shape=2.5 is not a whole number"),
+    ],
+)
+@pytest.mark.parametrize("kind", ["input", "parameter"])
+def test_a_shape_that_is_none(kind: str, shape: Any, said: str) -> None:
+    with pytest.raises(ndpool.PoolError, match=f"^{kind}: {said}"):
+        getattr(Graph(), kind)(shape)
+
+
 @given(seeds)
 def test_arithmetic_of_variables_is_that_of_numbers(rng: np.random.Generator) -> None:
     g = Graph()

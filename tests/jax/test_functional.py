@@ -111,8 +111,20 @@ def test_learnable_beta_and_norm() -> None:
         np.testing.assert_allclose(second(at), (first(at + h) - first(at - h)) / (2 * h), rtol=1e-5)
 
 
+def test_no_type_is_promoted_in_secret() -> None:
+    with jax.numpy_dtype_promotion("strict"):
+        for dtype in ("float64", "float16"):
+            x, p = jnp.asarray(X, dtype), jnp.float32(2.5)
+            assert jax.grad(lambda x, p=p: npx.lp_pool(x, p, 2).sum())(x).dtype == dtype
+            assert jax.hessian(lambda x: npx.lp_pool(x, 3, 2).sum())(x[0]).dtype == dtype
+            assert npx.smooth_max_pool(x, 2, beta=p).dtype == npx.avg_pool(x, 2, padding=1).dtype == dtype
+            assert npx.max_unpool(*npx.max_pool(x, 2, return_indices=True), 2).dtype == dtype
+
+
 def test_learnable_parameters_in_every_form() -> None:
     beta = jnp.arange(1.0, 3)[:, None, None]
+    held = np.asarray(beta)
+    np.testing.assert_array_equal(npx.smooth_max_pool(X, 2, beta=held), npx.smooth_max_pool(X, 2, beta=beta))
     each = [ndpool.global_smooth_max_pool(X[i], beta=float(beta[i, 0, 0]), keepdims=False) for i in range(2)]
     np.testing.assert_allclose(npx.global_smooth_max_pool(X, beta=beta, keepdims=False), each, rtol=1e-12)
     np.testing.assert_allclose(
@@ -143,6 +155,16 @@ TRACED = jax.ShapeDtypeStruct((), jnp.int64)
          "max_pool: kernel_size is a traced value"),
         (lambda: jax.eval_shape(lambda s: npx.smooth_max_pool(X, 2, s, beta=jnp.ones(())), TRACED), PoolTypeError,
          "smooth_max_pool: stride is a traced value"),
+        (lambda: jax.eval_shape(lambda k: ndpool.max_pool(X, 2, padding=((0, 1), (k, 0))), TRACED), PoolTypeError,
+         "max_pool: padding is a traced value, but a window is fixed"),
+        (lambda: jax.eval_shape(lambda a: ndpool.MaxPool(2, axes=(a, 2))(X), TRACED), PoolTypeError,
+         "max_pool: axes is a traced value"),
+        (lambda: jax.grad(lambda b: ndpool.smooth_max_pool(X, 2, beta=b).sum())(1.0), PoolTypeError,
+         "smooth_max_pool: beta=.* is not a real number; use a float, or to learn beta the functions of ndpool.jax"),
+        (lambda: jax.eval_shape(lambda y, k: npx.max_unpool(y, y.astype(int), k), X, TRACED), PoolTypeError,
+         "max_unpool: kernel_size is a traced value"),
+        (lambda: jax.linear_transpose(lambda x: npx.max_pool(x, 1, 1, 0), X)(X), PoolTypeError,
+         "max is not linear, so it has no transpose; use jax.vjp"),
         (lambda: npx.smooth_max_pool(X, 2, beta=jnp.ones((2, 5, 1))), PoolError,
          r"smooth_max_pool: beta has shape \(2, 5, 1\), so it varies in a window; give it size 1 on axes \(1, 2\)"),
         (lambda: npx.smooth_max_pool(X, 2, beta=jnp.ones((), int)), PoolTypeError, "beta has dtype int64; convert"),

@@ -6,7 +6,9 @@ import os
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
+from threading import Barrier
 from typing import Any
 
 import jax
@@ -134,6 +136,26 @@ def test_many_callers_of_many_units() -> None:
         for y, g in pool.map(lambda _: jax.block_until_ready(run(x)), range(40)):
             assert y == want[0]
             np.testing.assert_array_equal(g, want[1])
+
+
+def test_first_calls_from_many_threads() -> None:
+    """Eager, jitted and differentiated at once, of windows that nobody has used."""
+    x = np.random.default_rng(5).normal(size=(3, 23, 19)).astype(np.float32)
+    met = Barrier(8)
+
+    def call(i: int) -> tuple[Any, ...]:
+        op = ndpool.MaxPool((2 + i % 3, 5), stride=(3, 2))
+        met.wait()
+        run = partial(npx.apply, op)
+        g = jax.grad(lambda x: run(x).sum())(x)
+        return op, run(x), jax.jit(run)(x), ndpool.max_pool(jnp.asarray(x), op.kernel_size, op.stride), g
+
+    with ThreadPoolExecutor(8) as pool:
+        for op, *values, g in pool.map(call, range(8)):
+            want = op(x)
+            for y in values:
+                np.testing.assert_array_equal(y, want)
+            np.testing.assert_array_equal(g, op.vjp(x, np.ones_like(want)))
 
 
 def test_threads_change_no_bit() -> None:

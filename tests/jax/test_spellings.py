@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from jax import lax
 
-from ndpool import PoolError
+from ndpool import PoolError, PoolTypeError
 from ndpool.jax import equinox, flax, haiku
 
 X = np.random.default_rng(0).normal(size=(2, 7, 6, 3))  # batch, height, width, channels
@@ -112,3 +112,22 @@ def test_equinox_modules_are_pytrees_without_leaves() -> None:
         pool(x[0])
     with pytest.raises(PoolError, match=r"^AvgPool2d: stride=\(1, 2, 3\) has 3 entries for 2 axes"):
         equinox.AvgPool2d(2, (1, 2, 3))(SAMPLE)
+    with pytest.raises(PoolTypeError, match=r"^MaxPool2d: padding='SAME' is not a number; give one, or one per axis"):
+        equinox.MaxPool2d(2, padding="SAME")(SAMPLE)
+
+
+@pytest.mark.narrow
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "int32"])
+def test_means_of_whole_numbers_are_not_rounded(dtype: str) -> None:
+    """As in these libraries, which divide a sum; ours does not wrap around."""
+    x = jnp.array([[127, 126], [126, 126]], dtype)
+    image = x[None, ..., None]
+    for y in (
+        flax.avg_pool(image, (2, 2)),
+        flax.avg_pool(image, (2, 2), count_include_pad=False),
+        haiku.avg_pool(image, 2, 2, "SAME"),
+        equinox.AvgPool2d(2)(x[None]),
+        equinox.AdaptiveAvgPool2d(1)(x[None]),
+    ):
+        assert (y.dtype, y.ravel().tolist()) == (jnp.float32, [126.25])
+    assert flax.avg_pool(image, (1, 1)).dtype == jnp.float32

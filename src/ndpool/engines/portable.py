@@ -346,11 +346,16 @@ class Lp:
         self.xp, self.dtype, self.p = xp, wide(xp, dtype), float(p)
 
     def lift(self, x: Array) -> tuple[State, Array]:
-        a, slope = self.xp.abs(self.xp.astype(x, self.dtype)), self.xp.sign(x)
+        xp, x = self.xp, self.xp.astype(x, self.dtype)
+        a, slope = xp.abs(x), xp.sign(x)
         m = point(a)
         if m is a:
-            return (m, self.xp.ones_like(m)), slope
-        q = self.xp.where(m == 0, self.xp.ones_like(m), a / m)
+            return (m, xp.ones_like(m)), slope
+        if self.p % 2 == 0:  # no abs, whose kink at 0 would hide the second derivative
+            m = xp.where(m == 0, float(xp.finfo(self.dtype).smallest_normal) ** 0.5, m)
+            q = x / m
+            return (m, q**self.p), q ** (self.p - 1)
+        q = xp.where(m == 0, xp.ones_like(m), a / m)
         return (m, q**self.p), slope * q ** (self.p - 1)
 
     def merge(self, a: State, b: State) -> Merged:
@@ -366,7 +371,11 @@ class Lp:
 
     def finish(self, state: State, count: Count) -> tuple[Array, Array]:
         m, s = state
-        return m * s ** (1 / self.p), None if self.p == 1 else s ** (1 - 1 / self.p)
+        if self.p == 1 or point(s) is s:
+            return m * s ** (1 / self.p), None if self.p == 1 else s ** (1 - 1 / self.p)
+        xp, zero = self.xp, point(s) == 0  # where all taps are 0 there is no derivative, of any order
+        s = xp.where(zero, xp.ones_like(s), s)
+        return xp.where(zero, 0.0, m) * s ** (1 / self.p), xp.where(zero, math.inf, s ** (1 - 1 / self.p))
 
 
 def divided(xp: Any, t: Array, n: Array | int | None) -> Array:

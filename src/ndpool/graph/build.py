@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from ..arguments import integer
+from ..arguments import integer, named
 from ..engines import dtypes
 from ..errors import PoolError
 from .node import GraphError, NodeOp, Shape, enter, op_name
@@ -109,9 +109,10 @@ class Graph:
         return self._given(Parameter(), shape, name, dtype)
 
     def _given(self, op: Input, shape: Sequence[int], name: str | None, dtype: Any) -> Var:
-        if not isinstance(shape, Sequence):
-            raise GraphError(f"{op.name}: shape={shape!r} is not a sequence of sizes; use ({shape!r},)")
-        sizes = tuple(integer("shape", n, 0) for n in shape)
+        if not isinstance(shape, Sequence) or isinstance(shape, str):
+            raise GraphError(f"{op.name}: {_no_sizes(shape)}")
+        with named(op.name):
+            sizes = tuple(integer("shape", n, 0) for n in shape)
         name = name or f"x{len(self._inputs)}"
         if name in self._inputs:
             raise GraphError(f"{op.name}: the name {name!r} is taken; inputs need different names")
@@ -198,6 +199,15 @@ class Graph:
     def _append(self, op: Any, args: tuple[int, ...], shape: Shape, dtype: str | None, name: str | None) -> Var:
         self.nodes.append(Node(len(self.nodes), op, args, shape, dtype, name))
         return Var(self, len(self.nodes) - 1)
+
+
+def _no_sizes(shape: Any) -> str:
+    """What to say of a shape that is none."""
+    if isinstance(getattr(shape, "shape", None), tuple) and shape.shape:
+        sizes = tuple(shape.shape)
+        return f"shape is an array, not its sizes; use {sizes} here, and give the array when the program runs"
+    example = f"({shape},)" if hasattr(shape, "__index__") else "a tuple like (3, 32, 32), and () for a single number"
+    return f"shape={shape!r} is not a sequence of sizes; use {example}"
 
 
 def _listed(args: Sequence[Var]) -> str:

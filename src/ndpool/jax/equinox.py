@@ -18,10 +18,10 @@ import jax.numpy as jnp
 
 from .. import ops
 from ..arguments import named
-from ..errors import PoolError
+from ..errors import PoolError, PoolTypeError
 from ..op import Op
 from .functional import apply, array
-from .lax import MAX, read, reduce_window
+from .lax import MAX, mean, read, reduce_window
 
 Array = Any
 Entries = int | Sequence[int]
@@ -29,6 +29,8 @@ Pads = int | Sequence[int] | Sequence[tuple[int, int]]
 
 
 def _entries(name: str, value: Any, rank: int) -> tuple[Any, ...]:
+    if isinstance(value, str):
+        raise PoolTypeError(f"{name}={value!r} is not a number; give one, or one per axis")
     found = tuple(value) if isinstance(value, Sequence) else (value,) * rank
     if len(found) != rank:
         raise PoolError(f"{name}={value!r} has {len(found)} entries for {rank} axes; give one, or one per axis")
@@ -86,25 +88,25 @@ class _Max(_Sliding):
 class _Avg(_Sliding):
     def _pool(self, x: Array, dims: Any, strides: Any, pads: Any) -> Array:
         windows, _ = read(x.shape, dims, strides, pads)
-        op = windows.record(ops.AvgPool, divisor_override=math.prod(dims))
-        return x if op is None else apply(op, x)
+        return mean(windows.record(ops.AvgPool, divisor_override=math.prod(dims)), x)
 
 
 @dataclass(frozen=True)
 class _Adaptive(_Module):
     target_shape: Entries
     _record: ClassVar[type[Op]]
+    _run: ClassVar[Callable[[Op, Array], Array]]
 
     def __call__(self, x: Array, *, key: Any = None) -> Array:
         """The pooled sample; `key` is not used."""
         with named(self._name):
             x = self._sample(x)
             for axis, outputs in enumerate(_entries("target_shape", self.target_shape, self._rank), 1):
-                x = _pieces(self._record, x, axis, operator.index(outputs))
+                x = _pieces(self._record, type(self)._run, x, axis, operator.index(outputs))
             return x
 
 
-def _pieces(record: Callable[..., Op], x: Array, axis: int, outputs: int) -> Array:
+def _pieces(record: Callable[..., Op], run: Callable[[Op, Array], Array], x: Array, axis: int, outputs: int) -> Array:
     """The axis in `outputs` pieces, of which the first n % outputs are longer by one."""
     n = x.shape[axis]
     if not 1 <= outputs <= n:
@@ -114,7 +116,7 @@ def _pieces(record: Callable[..., Op], x: Array, axis: int, outputs: int) -> Arr
     pool = partial(record, axes=(axis,))
     parts = [(0, ends, size + 1), (ends, n, size)]
     pooled = [
-        apply(pool((k,)), jax.lax.slice_in_dim(x, start, stop, axis=axis)) for start, stop, k in parts if start < stop
+        run(pool((k,)), jax.lax.slice_in_dim(x, start, stop, axis=axis)) for start, stop, k in parts if start < stop
     ]
     return jnp.concatenate(pooled, axis=axis)
 
@@ -129,7 +131,7 @@ for _n in (1, 2, 3):
     for _name, _base, _doc, _fields in (
         ("MaxPool", _Max, "The largest value under each window.", {}),
         ("AvgPool", _Avg, "The sum under each window over the size of the window.", {}),
-        ("AdaptiveMaxPool", _Adaptive, "The largest value of each piece.", {"_record": ops.MaxPool}),
-        ("AdaptiveAvgPool", _Adaptive, "The mean of each piece.", {"_record": ops.AvgPool}),
+        ("AdaptiveMaxPool", _Adaptive, "The largest value of each piece.", {"_record": ops.MaxPool, "_run": apply}),
+        ("AdaptiveAvgPool", _Adaptive, "The mean of each piece.", {"_record": ops.AvgPool, "_run": mean}),
     ):
         globals()[f"{_name}{_n}d"] = _module(_base, f"{_name}{_n}d", _n, _doc, **_fields)

@@ -12,8 +12,8 @@ from typing import Any
 from .. import ops
 from ..arguments import named
 from ..errors import PoolError
-from .functional import apply, array
-from .lax import MAX, MIN, Monoid, Windows, read, reduce_window
+from .functional import array
+from .lax import MAX, MIN, Monoid, Windows, mean, read, reduce_window
 
 Array = Any
 Padding = str | Sequence[tuple[int, int]]
@@ -46,7 +46,7 @@ def avg_pool(
         windows = _windows(inputs, window_shape, strides, padding)
         counts: dict[str, Any] = {"divisor_override": math.prod(windows.dims)}
         op = windows.record(ops.AvgPool, **(counts if count_include_pad else {"count_include_pad": False}))
-        return inputs if op is None else apply(op, inputs)
+        return mean(op, inputs)
 
 
 def _extreme(name: str, monoid: Monoid, inputs: Array, window_shape: Any, strides: Any, padding: Any) -> Array:

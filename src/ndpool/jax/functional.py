@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -26,6 +26,7 @@ from ..spec.law import KINDS
 from ..unpool import pooled_axes, unpooled_shape
 from . import composed, learnable, primitives, unpooling
 from .pooled import Pooled, check_numbers, first_winner, of
+from .sharded import by_parts
 
 NAMES = list(map(function_name, NAMED))  # of the functions: the records whose law is ndpool's
 
@@ -43,11 +44,16 @@ def apply(op: Op, x: Any) -> Any:
             allows(x.dtype, op.dtype)
             x = x.astype(op.dtype)
         dtypes.check(law.kinds, law.name, x.dtype)
-        one = of(op, x.shape)
-        dropped = op.pooled_axes(x.ndim) if not getattr(op, "keepdims", True) else ()
-        if not getattr(op, "return_indices", False):
-            return _shown(primitives.forward(one, x), dropped)
-        return tuple(_shown(a, dropped) for a in _with_indices(one, op.pooled_axes(x.ndim), x))
+        axes = op.pooled_axes(x.ndim)
+        dropped = axes if not getattr(op, "keepdims", True) else ()
+        return by_parts(partial(_run, op, axes, dropped), axes, dropped, x)
+
+
+def _run(op: Op, axes: tuple[int, ...], dropped: tuple[int, ...], x: Any) -> Any:
+    one = of(op, x.shape)
+    if not getattr(op, "return_indices", False):
+        return _shown(primitives.forward(one, x), dropped)
+    return tuple(_shown(a, dropped) for a in _with_indices(one, axes, x))
 
 
 def array(x: Any, name: str = "x") -> Any:
@@ -86,12 +92,11 @@ def _function(record: type[Op]) -> Callable[..., Any]:
             if isinstance(error, PoolTypeError) or not str(error).startswith("unhashable"):
                 raise
         given = _named(own, args, kwargs)  # an argument without a hash: a list, or a JAX array
-        parameter = given.pop(learns) if learns and isinstance(given.get(learns), jax.Array) else None
-        _reject_traced(name, given)
-        if parameter is None:
+        if not learns or not isinstance(given.get(learns), (jax.Array, np.ndarray)):
             return apply(record(*args, **kwargs), x)
         with named(name):
-            return learnable.LEARNT[learns](record, given, array(x), parameter, apply)  # type: ignore[index]
+            parameter = jnp.asarray(given.pop(learns))
+            return learnable.LEARNT[learns](record, given, array(x), parameter, apply)
 
     first = inspect.Parameter("x", inspect.Parameter.POSITIONAL_ONLY, annotation=Any)
     call.__signature__ = own.replace(parameters=[first, *own.parameters.values()], return_annotation=Any)  # type: ignore[attr-defined]
@@ -107,16 +112,6 @@ def _named(own: inspect.Signature, args: tuple[Any, ...], kwargs: dict[str, Any]
         return dict(own.bind_partial(*args, **kwargs).arguments)
     except TypeError:
         return dict(kwargs)
-
-
-def _reject_traced(name: str, given: dict[str, Any]) -> None:
-    for argument, value in given.items():
-        entries = value if isinstance(value, (tuple, list)) else (value,)
-        if any(isinstance(entry, jax.core.Tracer) for entry in entries):
-            raise PoolTypeError(
-                f"{name}: {argument} is a traced value, but a window is fixed when a program is traced; "
-                f"give {argument} as Python numbers, or name it in static_argnames of jax.jit"
-            )
 
 
 globals().update({function_name(record.__name__): _function(record) for record in NAMED.values()})
@@ -144,7 +139,6 @@ def max_unpool(
            [0., 0., 0., 9.]], dtype=float32)
     """
     sizes = {"kernel_size": kernel_size, "stride": stride, "padding": padding, "output_size": output_size}
-    _reject_traced("max_unpool", sizes)
     with named("max_unpool"):
         y, indices = array(y, "y"), array(indices, "indices")
         dtypes.check(KINDS, "max_unpool", y.dtype, "y")
@@ -155,7 +149,8 @@ def max_unpool(
         choice("duplicates", duplicates, ("sum", "last"))
         check_numbers(pooled_axes({**sizes, "axes": axes, "layout": layout}, y.ndim), y.shape)
         out, pooled = unpooled_shape(y.shape, **sizes, axes=axes, layout=layout)
-        return unpooling.unpool(y, indices, out, pooled, duplicates == "last")
+        run = partial(unpooling.unpool, sizes=[out[a] for a in pooled], axes=pooled, last=duplicates == "last")
+        return by_parts(run, pooled, (), y, indices)
 
 
 def ranked(name: str) -> Any:

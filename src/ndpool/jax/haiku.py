@@ -10,8 +10,8 @@ from typing import Any
 from .. import ops
 from ..arguments import named
 from ..errors import PoolError
-from .functional import apply, array
-from .lax import MAX, read, reduce_window
+from .functional import array
+from .lax import MAX, mean, read, reduce_window
 
 Array = Any
 
@@ -39,8 +39,7 @@ def avg_pool(
         counts: dict[str, Any] = {"count_include_pad": False}
         if padding == "VALID":
             counts = {"divisor_override": math.prod(windows.dims)}
-        op = windows.record(ops.AvgPool, **counts)
-        return value if op is None else apply(op, value)
+        return mean(windows.record(ops.AvgPool, **counts), value)
 
 
 def _rule(padding: str) -> str:

@@ -21,6 +21,7 @@ from ..arguments import named
 from ..errors import PoolError, PoolTypeError
 from ..op import Op
 from .functional import apply, array
+from .pooled import of
 
 Array = Any
 Pads = tuple[tuple[int, int], ...]
@@ -126,6 +127,13 @@ def reduce_window(
         return monoid.function(y, init)
 
 
+def mean(op: Op | None, x: Array) -> Array:
+    """The record's means as flax, haiku and equinox have them: of whole numbers they are not rounded."""
+    if jnp.issubdtype(x.dtype, jnp.integer):
+        x = x.astype(jax.eval_shape(lambda a: a / 1, x).dtype)
+    return x if op is None else apply(op, x)
+
+
 def _reduced(operand: Array, nothing: Array, monoid: Monoid, windows: Windows, spread: Any) -> Array:
     """The fold of each window. What is not there is not read, where the record has words for it, else `nothing`."""
     sizes = [max(0, (n - 1) * d + 1) for n, d in zip(operand.shape, spread, strict=True)]
@@ -163,7 +171,8 @@ def _is(init: Any, nothing: Any) -> bool:
 
 
 def _reads_nothing(op: Op, shape: tuple[int, ...]) -> bool:
-    return any(axis.first_empty() is not None for axis in op.window(shape).axes)
+    one = of(op, shape)
+    return any(one.window.axes[a].first_empty() is not None for a in one.pooled_axes)
 
 
 def read(

@@ -14,6 +14,7 @@ from typing import Any
 import jax.numpy as jnp
 
 from .. import ops
+from ..engines.dtypes import wide
 from ..errors import PoolError, PoolTypeError
 from ..op import Op
 
@@ -66,8 +67,8 @@ def _ready(op: Op, x: Array, parameter: Array, name: str) -> tuple[Array, Array,
     shape = (1,) * (x.ndim - parameter.ndim) + parameter.shape
     if len(shape) > x.ndim or any(shape[a] != 1 for a in axes):
         raise PoolError(f"{name} has shape {parameter.shape}, so it varies in a window; give it size 1 on axes {axes}")
-    wide = jnp.promote_types(x.dtype, jnp.float32)
-    return jnp.reshape(parameter, shape).astype(wide), x.astype(wide), x.dtype
+    summed = wide(jnp, x.dtype)
+    return jnp.reshape(parameter, shape).astype(summed), x.astype(summed), x.dtype
 
 
 def _kept(op: Op, parameter: Array, x: Array) -> Array:

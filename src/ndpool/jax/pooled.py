@@ -66,6 +66,7 @@ def of(op: Op, shape: Shape) -> Pooled:
             "use one of ndpool's laws, or numpy.asarray(x)"
         )
     check_numbers(op._pooled(len(shape)), shape)
+    op.consider(shape)
     # the window of the numbers, checked; then the symbols in their places
     known = op.window(tuple(n if isinstance(n, int) else 1 for n in shape)).axes
     axes = (a.simplified() if isinstance(n, int) else each(n) for a, n in zip(known, shape, strict=True))

@@ -19,8 +19,10 @@ import jax.numpy as jnp
 from jax.extend.core import Primitive
 from jax.interpreters import ad, batching, mlir
 
+from ..errors import PoolTypeError
 from . import composed, ffi, gpu
 from .pooled import Pooled
+from .sharded import by_parts
 
 Array = Any
 PRIMITIVES = {mode: Primitive(f"ndpool_{mode}") for mode in ffi.RESULTS}
@@ -170,6 +172,8 @@ TRANSPOSES: dict[str, Callable[..., Array]] = {  # of a mode in its last argumen
 
 def _transpose_rule(mode: str, cotangents: Any, *arguments: Any, one: Pooled) -> Any:
     (ct,), (*kept, moved) = cotangents, arguments
+    if not kept and not one.law.linear:  # a forward pass, whose derivative is another primitive
+        raise PoolTypeError(f"{one.law.name} is not linear, so it has no transpose; use jax.vjp")
     if type(ct) is ad.Zero:
         return [*[None] * len(kept), ad.Zero(moved.aval)]
     return [*[None] * len(kept), TRANSPOSES[mode](one, *kept, ct)]
@@ -186,7 +190,11 @@ def _batch_rule(mode: str, arrays: Any, dims: Any, *, one: Pooled) -> Any:
         else jnp.broadcast_to(jnp.expand_dims(a, at), (*a.shape[:at], size, *a.shape[at:]))
         for a, d in zip(arrays, dims, strict=True)
     ]  # fmt: skip
-    found = _bind(mode, one.with_axis(at, size), *placed)
+
+    def run(*parts: Array) -> Sequence[Array]:
+        return _bind(mode, one.with_axis(at, parts[0].shape[at]), *parts)
+
+    found = by_parts(run, tuple(i + (i >= at) for i in one.pooled_axes), (), *placed)
     return found, [at] * len(found)
 
 

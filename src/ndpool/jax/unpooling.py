@@ -7,7 +7,7 @@ from places. By XLA's call of the native engine on the CPU, in JAX's own operati
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import lru_cache, partial
 from typing import Any
 
@@ -20,13 +20,17 @@ from jax.interpreters import ad, batching, mlir
 from ..engines import native
 from ..engines.dtypes import kind, wide
 from . import composed, ffi
+from .sharded import by_parts
 
 Array = Any
 UNPOOL = Primitive("ndpool_unpool")
 
 
-def unpool(y: Array, indices: Array, out: tuple[Any, ...], axes: tuple[int, ...], last: bool) -> Array:
-    """An array of shape `out` with each value of y at its place within `axes`, which are ascending."""
+def unpool(y: Array, indices: Array, sizes: Sequence[int], axes: tuple[int, ...], last: bool) -> Array:
+    """Each value of y at its place within `axes`, which are ascending, and have these sizes in the result."""
+    out = list(y.shape)
+    for a, n in zip(axes, sizes, strict=True):
+        out[a] = n
     order = [a for a in range(y.ndim) if a not in axes] + list(axes)
     size, columns = (math.prod(shape[a] for a in axes) for shape in (out, y.shape))
     lead = math.prod(y.shape[a] for a in order[: y.ndim - len(axes)])
@@ -123,8 +127,12 @@ def _batch_rule(arrays: Any, dims: Any, **how: Any) -> Any:
         jnp.broadcast_to(a, (n, *a.shape)) if d is None else jnp.moveaxis(a, d, 0)
         for a, d in zip(arrays, dims, strict=True)
     ]
-    x = rows(*(jnp.reshape(a, (n * a.shape[1], a.shape[2])) for a in placed), **how)
-    return jnp.reshape(x, (n, placed[0].shape[1], x.shape[1])), 0
+
+    def run(*parts: Array) -> Array:
+        x = rows(*(jnp.reshape(a, (-1, a.shape[2])) for a in parts), **how)
+        return jnp.reshape(x, (*parts[0].shape[:2], x.shape[1]))
+
+    return by_parts(run, (2,), (), *placed), 0
 
 
 @lru_cache(maxsize=1024)
