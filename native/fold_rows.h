@@ -198,34 +198,62 @@ void fold_planes(const P &p, typename P::To to, typename P::From from, const Out
   }
 }
 
-// The same where elements lie inside both axes: they are the vectors, and every window is like any other.
+// Outputs of a row, side by side, each of so few elements that a vector holds several: as many vectors as end before
+// the last output, which they may run over. How many outputs that makes.
+template <int M, int COUNT, class P>
+i64 fold_groups(const P &p, typename P::To to, typename P::From from, i64 outputs, const Taps<typename P::I> &rows,
+                const Taps<typename P::I> &taps) {
+  using X = Vec<typename P::T>;
+  constexpr i64 G = GROUPS<X, M>;
+  i64 j = 0;
+  for (; j + G < outputs; j += G)
+    p.template save_result<X>(to, j * M,
+                              merge_rows<X, OTHER_GROUPS + M, COUNT>(p, from, j * 2 * M, rows, taps));
+  return j;
+}
+
+// The same where elements lie inside both axes: they are the vectors, and every window is like any other. Outputs that
+// lie side by side, or every other one of few elements, share vectors.
 template <class P>
 void fold_planes_inside(const P &p, typename P::To to, typename P::From from, const OuterAxis &outer) {
   using T = typename P::T;
   using I = typename P::I;
   constexpr i64 MOST = 32;
+  constexpr bool GROUPED = P::Law::cheap_merge && sizeof(T) == 4 && LANES<Vec<T>> >= 8;
   const Axis &axis = p.axis;
   Clipped few[MOST];  // of the windows along a row: small tiles have no more
   for (i64 j = 0; j < MOST && j < axis.outputs; j++) few[j] = axis.at(j);
   I step = I(p.tap_step);
-  i64 gap = axis.step * p.pitch;
+  i64 gap = axis.step * p.pitch, a = axis.whole_from, b = axis.whole_to;
+  bool alike = axis.phases == 1 && p.pitch == p.inside && a < b, side_by_side = alike && axis.stride == 1;
+  bool grouped = GROUPED && alike && axis.stride == 2 && p.inside <= 4;
   for (i64 i = 0; i < p.inputs; i++, from = from + p.input_step)
     for (i64 o = outer.begin; o < outer.end; o++) {
       Clipped column = outer.axis.at(o);
       Taps<I> rows = outer.rows<I>(column);
       typename P::From top = from + (column.first - outer.first_held) * outer.pitch;
-      for (i64 j = 0; j < axis.outputs; j++, to = to + p.inside) {
+      for (i64 j = 0, many; j < axis.outputs; j += many, to = to + many * p.inside) {
         Clipped w = j < MOST ? few[j] : axis.at(j);
+        many = side_by_side && j == a ? b - a : 1;
         if (rows.count == 0 || w.length == 0) {
+          many = 1;
           for (int k = 0; k < P::PLANES; k++) std::memset(to.at[k], 0, size_t(p.inside) * sizeof(T));
           continue;
         }
         typename P::From corner = top + w.first * p.pitch;
         Taps<I> taps{.count = w.length, .gap = gap, .bias = I(rows.bias + I(w.skipped) * step), .step = step};
         auto merge = [&](auto count) INLINE_LAMBDA {
-          each_vector<T, true>(p.inside, [&](auto kind, i64 l) INLINE_LAMBDA {
+          constexpr int COUNT = decltype(count)::value;
+          if constexpr (GROUPED && COUNT > 0)
+            if (grouped && j >= a && j + 1 < b) {
+              i64 made = p.inside == 2   ? fold_groups<2, COUNT>(p, to, corner, b - j, rows, taps)
+                         : p.inside == 3 ? fold_groups<3, COUNT>(p, to, corner, b - j, rows, taps)
+                                         : fold_groups<4, COUNT>(p, to, corner, b - j, rows, taps);
+              if (made > 0) return void(many = made);
+            }
+          each_vector<T, true>(many * p.inside, [&](auto kind, i64 l) INLINE_LAMBDA {
             using X = decltype(kind);
-            p.template save_result<X>(to, l, merge_rows<X, 1, decltype(count)::value>(p, corner, l, rows, taps));
+            p.template save_result<X>(to, l, merge_rows<X, 1, COUNT>(p, corner, l, rows, taps));
           });
         };
         taps.count == 2   ? merge(std::integral_constant<int, 2>())

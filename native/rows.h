@@ -144,6 +144,9 @@ template <class X, int STRIDE, class S> INLINE X load_stored(const S *p) {
     return splat<X>(Element<X>(widen(*p)));
   else if constexpr (STRIDE == 1 || LANES<X> == 1)
     return load_stored<X>(p);
+  else if constexpr (STRIDE > OTHER_GROUPS)
+    return every_other<X, STRIDE - OTHER_GROUPS>([p](int i) INLINE_LAMBDA { return load_stored<X>(p + i); },
+                                                 std::make_index_sequence<LANES<X>>());
   else
     return every<X, STRIDE, 0>([p](int i) INLINE_LAMBDA { return load_stored<X>(p + i); }, X{},
                                std::make_index_sequence<LANES<X>>());

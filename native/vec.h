@@ -186,6 +186,19 @@ INLINE X every(const Fetch &fetch, X found, std::index_sequence<I...> lanes) {
     return found;
 }
 
+// A stride of so much more than M is that of groups of M elements, every other one: 0 .. M - 1, 2 M .. 3 M - 1, ...
+// There are GROUPS of them in a vector; the lanes behind these hold anything. From two vectors, the second of which ends
+// at the last element needed.
+constexpr int OTHER_GROUPS = 100;
+template <class X, int M> constexpr int GROUPS = LANES<X> / M;
+template <class X, int M, class Fetch, size_t... I>
+INLINE X every_other(const Fetch &fetch, std::index_sequence<I...>) {
+  constexpr int N = LANES<X>, END = 2 * M * (GROUPS<X, M> - 1) + M, AT = END - N;
+  static_assert(END >= N && END <= 2 * N);
+  constexpr auto from = [](int i) constexpr { return i < GROUPS<X, M> * M ? i / M * 2 * M + i % M : 0; };
+  return shuffle<(from(int(I)) < N ? from(int(I)) : N + from(int(I)) - AT)...>(fetch(0), fetch(AT));
+}
+
 // p[0], p[2], ... and p[1], p[3], ...
 template <class X, size_t... I> INLINE void load_pair(const Element<X> *p, X &even, X &odd, std::index_sequence<I...>) {
   X a = load<X>(p), b = load<X>(p + LANES<X>);
@@ -221,6 +234,9 @@ template <class X, int STRIDE> INLINE X load(const Element<X> *p) {
     return splat<X>(*p);
   else if constexpr (STRIDE == 1 || LANES<X> == 1)
     return load<X>(p);
+  else if constexpr (STRIDE > OTHER_GROUPS)
+    return every_other<X, STRIDE - OTHER_GROUPS>([p](int i) INLINE_LAMBDA { return load<X>(p + i); },
+                                                 std::make_index_sequence<LANES<X>>());
   else
     return every<X, STRIDE, 0>([p](int i) INLINE_LAMBDA { return load<X>(p + i); }, X{},
                                std::make_index_sequence<LANES<X>>());

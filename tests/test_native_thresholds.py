@@ -239,6 +239,19 @@ def test_windows_that_move_on_by_two(outputs: int, kernel: int, dtype: str) -> N
 
 
 @pytest.mark.parametrize("law", LAWS)
+@pytest.mark.parametrize("lanes", [1, 2, 3, 4, 5])
+@pytest.mark.parametrize(("kernel", "stride"), [(2, 2), (3, 2), (3, 1), (4, 2)])
+def test_outputs_of_few_lanes_that_share_vectors(law: str, lanes: int, kernel: int, stride: int) -> None:
+    for outputs, padding in product((1, 2, *around(4, 5, 8, 33)), ((0, 0), (1, 1))):
+        row = slide(max(1, (outputs - 1) * stride + kernel - sum(padding)), kernel, stride, padding)
+        window = Window((slide(5, kernel, stride, (1, 0)), row, each(lanes)))
+        agree(window, LAWS[law], note=outputs)
+        values = at_the_end(window.shape, "float32")
+        values[:] = np.random.default_rng(outputs).integers(-9, 9, window.shape)
+        agree(window, LAWS[law], values=values, note=(outputs, "at the end of its memory"))
+
+
+@pytest.mark.parametrize("law", LAWS)
 @pytest.mark.parametrize(("kernel", "stride"), [(3, 3), (3, 5), (50, 25), (40, 33), (33, 33), (9, 64), (130, 128)])
 def test_long_lines_whose_readers_are_alike_for_long(law: str, kernel: int, stride: int) -> None:
     for size in (5 * stride, 100_003):  # in one unit, and in several
