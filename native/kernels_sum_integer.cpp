@@ -13,7 +13,8 @@ inline bool fits_32_bits(const Plan &p) { return size_of(p.type) <= 2 && p.taps 
 // sum / 2^shift, rounded half to even
 template <class X> INLINE X halved(X sum, int shift) {
   using T = Element<X>;
-  return (sum + T((T(1) << (shift - 1)) - 1) + ((sum >> shift) & T(1))) >> shift;
+  X below_half = splat<X>(T((T(1) << (shift - 1)) - 1)), one = splat<X>(T(1));
+  return X(sum + below_half + ((sum >> shift) & one)) >> shift;
 }
 
 // store(mean, n, at) with what makes a result of a sum: the sum, or its mean over `divisor`, by F where no shift will
