@@ -177,7 +177,10 @@ template <class T> struct ByTwo {
       return there ? dx + (row - plane.from) * width + columns.origin : nullptr;
     };
     auto put = [&](T *row, const RowPart &part, X even, X odd) INLINE_LAMBDA {
-      if (row) interleave_some<X>(row + 2 * part.at, even, odd, part.low, part.high);
+      if (!row) return;
+      T *at = row + 2 * part.at;
+      ask_to_write_ahead(at), ask_to_write_ahead(at + N);
+      interleave_some<X>(at, even, odd, part.low, part.high);
     };
     for (i64 r = read.first, first = 0; r < read.last; r++, to += 2, first += n) {
       T *upper = place(to), *lower = place(to + 1);

@@ -50,12 +50,6 @@ INLINE State<One<typename Law::T>, Law::planes> merge_lanes(const Law &law, cons
   }
 }
 
-// Asks for what is read a little later: by itself a processor begins anew at each page.
-template <class P> INLINE void ask_ahead(typename P::From from, i64 at) {
-  constexpr i64 AHEAD = 2048;  // bytes
-  __builtin_prefetch(reinterpret_cast<const char *>(from.at[0] + at) + AHEAD);
-}
-
 // -- consecutive taps ------------------------------------------------------------------------------------------------
 
 // n >= SIDE taps of a law with one plane, down to a vector. Of what is left over after whole vectors, lanes that get no
@@ -72,7 +66,7 @@ INLINE State<Vec<typename P::T>, 1> merge_to_vector(const P &p, typename P::From
   i64 done = SIDE;
   for (; done + SIDE <= n; done += SIDE)
     times<WAYS, WRITTEN_OUT>([&](int w) INLINE_LAMBDA {
-      ask_ahead<P>(from, done + w * N);
+      ask_to_read_ahead(from.at[0] + done + w * N);
       p.law.merge(acc[w], fetch(done + w * N));
     });
   for (int w = 0; w < WAYS && done + w * N < n; w++) {
@@ -237,7 +231,7 @@ void fold_inside_block(const P &p, typename P::To to, typename P::From from, i64
         State<X, P::PLANES> a[MANY];
         i64 at = j, t = first;
         auto next = [&](int u) INLINE_LAMBDA {
-          ask_ahead<P>(start, at + u * N);
+          ask_to_read_ahead(start.at[0] + at + u * N);
           return p.template load_tap<X>(start, at + u * N, t, bias);
         };
         if (begun) {

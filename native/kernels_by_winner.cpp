@@ -67,22 +67,19 @@ template <class T> struct Back {
     room = scratch.take<T>(outputs);
   }
 
-  // hand_back(residual, dy, dx) for as many tiles `at_once`; the last ones perhaps once more
-  template <class HandBack> Outcome each(i64 at_once, HandBack hand_back) {
-    T *converted = in_place ? nullptr : scratch.take<T>(at_once * extent);
+  // hand_back(residual, dy, dx) for all tiles, which lie side by side
+  template <class HandBack> Outcome run(HandBack hand_back) {
+    i64 all = of.tiles * extent;
+    T *converted = in_place ? nullptr : scratch.take<T>(all);
     if (scratch.failed) return Outcome::no_memory;
     const T *dy = Region<T>(p, job.a, job.tangent_type, false, readers, sizes, span.first).all(room);
     Part first = readers;
     first.tiles = 1;
     const char *residual = job.x.data + dense_offset(p, first, false) * p.residual_bytes;
-    i64 size = size_of(job.tangent_type);
-    for (i64 next = 0; next < of.tiles; next += at_once) {
-      i64 t = least(next, of.tiles - at_once);
-      char *to = job.y.data + ((of.tile + t) * inputs + begin) * size;
-      T *dx = in_place ? reinterpret_cast<T *>(to) : converted;
-      hand_back(residual + t * a_tile * p.residual_bytes, dy + t * a_tile, dx);
-      if (!in_place) deliver<T>(to, job.tangent_type, dx, at_once * extent, false);
-    }
+    char *to = job.y.data + (of.tile * inputs + begin) * size_of(job.tangent_type);
+    T *dx = in_place ? reinterpret_cast<T *>(to) : converted;
+    hand_back(residual, dy, dx);
+    if (!in_place) deliver<T>(to, job.tangent_type, dx, all, false);
     return Outcome::done;
   }
 };
@@ -91,38 +88,41 @@ template <class T> struct Back {
 template <class Way, class T> Outcome in_vectors(Back<T> &back) {
   Way way(back.p, back.of, back.span);
   way.reserve(back.scratch);
-  return back.each(back.of.tiles, [&](const char *residual, const T *dy, T *dx) {
+  return back.run([&](const char *residual, const T *dy, T *dx) {
     way.run(reinterpret_cast<const uint8_t *>(residual), dy, dx);
   });
 }
 
-// Output by output: each adds what it has to its winner. What it has for other bands is left alone.
+// Output by output: each adds what it has to its winner. What it has for other bands is left alone. All is cleared
+// first, because clearing one small tile after another is slow.
 template <class T> Outcome look_up(Back<T> &back) {
   const Plan &p = back.p;
   TapOffsets taps(p, back.strides, back.outputs, back.scratch);
   OutputRows rows(taps, {.tile = 0, .tiles = 1, .from = back.span.first, .to = back.span.last}, back.scratch);
   if (back.scratch.failed) return Outcome::no_memory;
-  i64 met = most_readers(p), begin = back.begin, extent = back.extent;
-  bool alone = !taps.table || p.lanes > 1 || back.of.tiles < SIDE_BY_SIDE || met <= FEW_READERS;
-  i64 side = alone ? 1 : SIDE_BY_SIDE;
-  Places places(taps, rows, taps.table && (side > 1 || !rows.even), back.scratch);
-  return back.each(side, [&](const char *residual, const T *dy, T *dx) {
-    std::memset(dx, 0, size_t(side * extent) * sizeof(T));
-    if (!taps.table)
-      return each_winner(
-          taps, rows, residual, 1,
-          [&](i64 o, i64 position) INLINE_LAMBDA {
-            if (uint64_t(position - begin) < uint64_t(extent)) dx[position - begin] += dy[o];
-          },
-          [](i64) INLINE_LAMBDA {});
+  i64 met = most_readers(p), begin = back.begin, extent = back.extent, a_tile = back.a_tile, tiles = back.of.tiles;
+  bool together = taps.table && p.lanes == 1 && tiles >= SIDE_BY_SIDE && met > FEW_READERS;
+  Places places(taps, rows, taps.table && (together || !rows.even), back.scratch);
+  return back.run([&](const char *residual, const T *dy, T *dx) {
+    std::memset(dx, 0, size_t(tiles * extent) * sizeof(T));
     with_residual(p, [&](auto kind) {
       using R = decltype(kind);
-      if constexpr (sizeof(R) <= 2) {
-        const R *winners = reinterpret_cast<const R *>(residual);
-        Scatter<T, R> scatter{taps, begin, extent, extent != back.inputs, met};
-        side > 1    ? scatter.tiles(places, winners, dy, dx, back.a_tile)
-        : rows.even ? scatter.tile(rows, winners, dy, dx)
-                    : scatter.tile(places, winners, dy, dx);
+      const R *winners = reinterpret_cast<const R *>(residual);
+      for (i64 t = 0, many; t < tiles; t += many, winners += many * a_tile, dy += many * a_tile, dx += many * extent) {
+        many = together && tiles - t >= SIDE_BY_SIDE ? SIDE_BY_SIDE : 1;
+        if (!taps.table)
+          each_winner(
+              taps, rows, reinterpret_cast<const char *>(winners), 1,
+              [&](i64 o, i64 position) INLINE_LAMBDA {
+                if (uint64_t(position - begin) < uint64_t(extent)) dx[position - begin] += dy[o];
+              },
+              [](i64) INLINE_LAMBDA {});
+        else if constexpr (sizeof(R) <= 2) {
+          Scatter<T, R> scatter{taps, begin, extent, extent != back.inputs, met};
+          many > 1                 ? scatter.tiles(places, winners, dy, dx, a_tile)
+          : together || !rows.even ? scatter.tile(places, winners, dy, dx)
+                                   : scatter.tile(rows, winners, dy, dx);
+        }
       }
     });
   });
