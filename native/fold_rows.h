@@ -100,8 +100,13 @@ INLINE void fold_row(const P &p, const Ends &ends, typename P::To to, typename P
     Under<I, DEEP> under = given;  // a copy that stays in registers: nobody else has its address
     auto body = [&](auto kind, i64 j) INLINE_LAMBDA {
       using X = decltype(kind);
-      p.template save_result<X>(to, a + j,
-                                merge_under<X, STRIDE, COUNT, ROWS>(p, from, origin + j * stride, under, taps));
+      i64 at = origin + j * stride;
+      if constexpr (std::is_same_v<X, Vec<T>>) {  // the rows that the next row of outputs does not share
+        constexpr i64 LINE = 64 / sizeof(*from.at[0]), SPAN = LANES<X> * (STRIDE > 1 ? STRIDE : 1);
+        for (i64 r = under.rows.count > 1 ? under.rows.count - 2 : 0; r < under.rows.count; r++)
+          for (i64 k = 0; k < SPAN; k += LINE) ask_to_read_ahead(from.at[0] + at + r * under.rows.gap + k);
+      }
+      p.template save_result<X>(to, a + j, merge_under<X, STRIDE, COUNT, ROWS>(p, from, at, under, taps));
     };
     if constexpr (WITHIN)
       each_vector<T, true, false>(b - a, body);
