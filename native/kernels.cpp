@@ -67,6 +67,7 @@ void stream(const char *from, i64 read, char *to, i64 written) {
   i64 n = read / i64(sizeof(X)) / 4 * 4;
   for (i64 i = 0; i < n; i += 4)
     for (int k = 0; k < 4; k++) {
+      ask_to_read_ahead(in + (i + k) * N);
       X v = load<X>(in + (i + k) * N);
       seen[k] = choose<X>(v > seen[k], v, seen[k]);
     }

@@ -218,7 +218,7 @@ def test_inputs_add_up_their_readers_in_the_outputs_order(kernel: int, stride: i
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("kernel", [2, 3])
-@pytest.mark.parametrize("outputs", around(6, 16, 32))
+@pytest.mark.parametrize("outputs", around(7, 16, 32))
 def test_windows_that_move_on_by_two(outputs: int, kernel: int, dtype: str) -> None:
     """Along rows and across them: rows that begin and end in the padding or before an end, bands, further axes."""
     rng = np.random.default_rng(outputs)
