@@ -120,14 +120,6 @@ template <class S, class T> void store_as(char *to, const T *from, i64 n, bool f
   }
 }
 
-// Asks for memory that is read, or written, a little later: by itself a processor begins anew at each page, and it sees
-// no pattern in writing to several rows by turns.
-constexpr i64 AHEAD = 2048;  // bytes
-template <class T> INLINE void ask_to_read_ahead(const T *at) {
-  __builtin_prefetch(reinterpret_cast<const char *>(at) + AHEAD);
-}
-template <class T> INLINE void ask_to_write_ahead(T *at) { __builtin_prefetch(reinterpret_cast<char *>(at) + AHEAD, 1); }
-
 // -- elements as they are stored, in vectors to compute with ---------------------------------------------------------
 
 // p[0], p[1], ...
