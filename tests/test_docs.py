@@ -431,7 +431,11 @@ def test_what_kernels_may_not_use() -> None:
     sources = {file.name: re.sub(r"//.*", "", file.read_text(encoding="utf-8")) for file in (ROOT / "native").iterdir()}
     knows_python = {name for name, text in sources.items() if "Python.h" in text or '"running.h"' in text}
     assert knows_python == {"running.h", "module.cpp", "tensors.h"}  # and tensors.cpp, through its header
-    assert {name for name, text in sources.items() if re.search(r"\b_mm\d*_|immintrin", text)} <= {"vec.h", "some_lanes.h", "half.h"}
+    assert {name for name, text in sources.items() if re.search(r"\b_mm\d*_|immintrin", text)} <= {
+        "vec.h",
+        "some_lanes.h",
+        "half.h",
+    }
     kernels = [name for name in sources if name.endswith(".h") and name.removesuffix(".h") not in HOST]
     kernels += [name for name in sources if name.startswith("kernels") and name.endswith(".cpp")]
     assert len(kernels) > 8
