@@ -105,26 +105,28 @@ template <class T> Outcome look_up(Back<T> &back) {
   Places places(taps, rows, taps.table && (together || !rows.even), back.scratch);
   return back.run([&](const char *residual, const T *dy, T *dx) {
     std::memset(dx, 0, size_t(tiles * extent) * sizeof(T));
-    with_residual(p, [&](auto kind) {
-      using R = decltype(kind);
-      const R *winners = reinterpret_cast<const R *>(residual);
-      for (i64 t = 0, many; t < tiles; t += many, winners += many * a_tile, dy += many * a_tile, dx += many * extent) {
-        many = together && tiles - t >= SIDE_BY_SIDE ? SIDE_BY_SIDE : 1;
-        if (!taps.table)
-          each_winner(
-              taps, rows, reinterpret_cast<const char *>(winners), 1,
-              [&](i64 o, i64 position) INLINE_LAMBDA {
-                if (uint64_t(position - begin) < uint64_t(extent)) dx[position - begin] += dy[o];
-              },
-              [](i64) INLINE_LAMBDA {});
-        else if constexpr (sizeof(R) <= 2) {
-          Scatter<T, R> scatter{taps, begin, extent, extent != back.inputs, met};
-          many > 1                 ? scatter.tiles(places, winners, dy, dx, a_tile)
-          : together || !rows.even ? scatter.tile(places, winners, dy, dx)
-                                   : scatter.tile(rows, winners, dy, dx);
-        }
-      }
-    });
+    for (i64 t = 0, many; t < tiles; t += many, dy += many * a_tile, dx += many * extent) {
+      const char *given = residual + t * a_tile * p.residual_bytes;
+      many = together && tiles - t >= SIDE_BY_SIDE ? SIDE_BY_SIDE : 1;
+      if (!taps.table)
+        each_winner(
+            taps, rows, given, 1,
+            [&](i64 o, i64 position) INLINE_LAMBDA {
+              if (uint64_t(position - begin) < uint64_t(extent)) dx[position - begin] += dy[o];
+            },
+            [](i64) INLINE_LAMBDA {});
+      else
+        with_residual(p, [&](auto kind) {
+          using R = decltype(kind);
+          if constexpr (sizeof(R) <= 2) {
+            const R *winners = reinterpret_cast<const R *>(given);
+            Scatter<T, R> scatter{taps, begin, extent, extent != back.inputs, met};
+            many > 1                 ? scatter.tiles(places, winners, dy, dx, a_tile)
+            : together || !rows.even ? scatter.tile(places, winners, dy, dx)
+                                     : scatter.tile(rows, winners, dy, dx);
+          }
+        });
+    }
   });
 }
 
