@@ -13,9 +13,9 @@ INLINE i64 most(i64 a, i64 b) { return a > b ? a : b; }
 
 // Asks for memory that is read, or written, a little later: by itself a processor begins anew at each page, and it sees
 // no pattern in writing to several rows by turns.
-constexpr i64 AHEAD = 2048;  // bytes
-template <class T> INLINE void ask_to_read_ahead(const T *at) {
-  __builtin_prefetch(reinterpret_cast<const char *>(at) + AHEAD);
+constexpr i64 AHEAD = 4096;  // bytes
+template <class T> INLINE void ask_to_read_ahead(const T *at, i64 bytes = AHEAD) {
+  __builtin_prefetch(reinterpret_cast<const char *>(at) + bytes);
 }
 template <class T> INLINE void ask_to_write_ahead(T *at) { __builtin_prefetch(reinterpret_cast<char *>(at) + AHEAD, 1); }
 

@@ -18,7 +18,7 @@ namespace {
 template <class Law> struct Side {
   static constexpr int FEW = 64 / sizeof(typename Law::T);       // states side by side
   static constexpr int MANY = Law::cheap_merge ? 4 * FEW : FEW;  // and in windows of at least LONG taps
-  static constexpr i64 LONGEST = 4096;                           // taps; beyond, halves are merged
+  static constexpr i64 LONGEST = Law::cheap_merge ? 16384 : 4096;  // taps; beyond, halves are merged
   static constexpr i64 LONG = Law::cheap_merge ? 16 * FEW : LONGEST + 1;
   static i64 by_side(i64 taps) { return taps < LONG ? FEW : MANY; }
   static i64 first_half(i64 taps) { return (taps / 2 + 4 * FEW - 1) / (4 * FEW) * (4 * FEW); }
@@ -52,6 +52,9 @@ INLINE State<One<typename Law::T>, Law::planes> merge_lanes(const Law &law, cons
 
 // -- consecutive taps ------------------------------------------------------------------------------------------------
 
+// Whether the last vector of a line is read past its end: where masks cannot leave lanes alone.
+template <class T> constexpr bool READS_PAST_LINES = !(LEAVES_LANES && is_float<T>);
+
 // n >= SIDE taps of a law with one plane, down to a vector. Of what is left over after whole vectors, lanes that get no
 // tap stay as they are. READS_ON: whether a whole vector may be read from the last tap on.
 template <int SIDE, bool READS_ON, class P>
@@ -75,7 +78,7 @@ INLINE State<Vec<typename P::T>, 1> merge_to_vector(const P &p, typename P::From
     if (left >= N) {
       rest = fetch(done + w * N).at[0];
 #if defined(__AVX512F__) && defined(__AVX512BW__) && defined(__AVX512VL__)
-    } else if constexpr (std::is_floating_point_v<T>) {
+    } else if constexpr (!READS_PAST_LINES<T>) {
       Lanes some = lanes_between<X>(0, left);
       rest = choose_some<X>(some, load_some<X>(from.at[0] + done + w * N, some), idle);
 #endif
@@ -183,22 +186,38 @@ template <class P> void fold_line(const P &p, typename P::To to, typename P::Fro
   p.template save_result<One<T>>(to, 0, s);
 }
 
-// As many inputs as a vector has lanes: each down to a vector, then these are transposed, so that their last merges are
-// merges of vectors. One more input must follow, because vectors are read past the end of a line.
+// As many vectors as one has lanes, of a law with one plane: v[0] becomes what the lanes of each merge to. Two vectors
+// are joined into one that has half as many lanes of each, and so on; which two, so that lane k is of vector k.
+template <class X, int G = LANES<X>, class Law> INLINE void merge_across(const Law &law, X *v) {
+  constexpr int N = LANES<X>, K = LANES<Small<Element<X>>>;
+  if constexpr (G > 1) {
+    constexpr int APART = G > K ? K * (N / G) : K / G, JOINED = G > K ? APART - K : APART - 1 + (N - K);
+    times<N, true>([&](int k) INLINE_LAMBDA {
+      if (k & (APART | JOINED)) return;
+      auto lanes = std::make_index_sequence<N>();
+      State<X, 1> low{{group_halves<X, G>(v[k], v[k + APART], false, lanes)}};
+      law.merge_unordered(low, State<X, 1>{{group_halves<X, G>(v[k], v[k + APART], true, lanes)}});
+      v[k] = low.at[0];
+    });
+    merge_across<X, G / 2>(law, v);
+  }
+}
+
+// As many inputs as a vector has lanes: each down to a vector, then these are merged across their lanes, all at once.
+// If vectors are read past the end of a line, one more input must follow.
 template <int SIDE, class P>
-void fold_lines_transposed(const P &p, typename P::To to, typename P::From from, i64 n) {
+void fold_lines_together(const P &p, typename P::To to, typename P::From from, i64 n) {
   using T = typename P::T;
   using X = Vec<T>;
   constexpr int N = LANES<X>;
   X v[N];
   for (int k = 0; k < N; k++) v[k] = merge_to_vector<SIDE, true>(p, from + k * p.input_step, n).at[0];
-  transpose_square<X>(v);
-  times<N - 1, true>([&](int i) INLINE_LAMBDA { merge_halves(p.law, reinterpret_cast<State<X, 1> *>(v), i, N); });
+  merge_across(p.law, v);
   T results[N];
   typename P::To here{};
   here.at[0] = results;
   p.template save_result<X>(here, 0, State<X, 1>{{v[0]}});
-  if (X all = load<X>(results); p.output_step == 1 && !any(all == X{})) return save<X>(to.at[0], all);
+  if (X all = load<X>(results); p.output_step == 1 && !(P::Law::tells_zeros && any(all == X{}))) return save<X>(to.at[0], all);
   for (int k = 0; k < N; k++) {
     State<One<T>, 1> s{{results[k]}};
     p.law.restore_first_zero(s, from.at[0] + k * p.input_step, n, 1);
@@ -209,50 +228,49 @@ void fold_lines_transposed(const P &p, typename P::To to, typename P::From from,
 // -- taps that lie apart, with elements inside the axis --------------------------------------------------------------
 
 // n <= LONGEST taps for each of m elements inside: the same states merge in the same order. A state is a row of
-// scratch; it merges a few of its taps at a time, so that few rows of the input are being read at once. Rows without
-// gaps between them are one long row, which matters where they are short.
+// scratch. As many states as the nearest cache has room for go together, over all of their taps: these lie one after
+// another, `side` taps before the next ones. Rows without gaps between them are one long row, which matters where they
+// are short.
 template <class P>
 void fold_inside_block(const P &p, typename P::To to, typename P::From from, i64 n, typename P::I bias, i64 m) {
   using Law = typename P::Law;
   using T = typename P::T;
-  constexpr i64 AT_ONCE = 8;
+  constexpr i64 NEAREST = 16384, AHEAD_IN_CACHE = AHEAD / 2;  // bytes; farther ahead, it would drive the states out
   i64 side = Side<Law>::by_side(n), width = least(n, side), gap = p.axis.step * p.pitch;
+  i64 together = most(1, NEAREST / (m * i64(sizeof(T)) * P::PLANES));
   bool gapless = gap == m && !Law::has_index;
-  for (i64 done = 0; done < n; done += AT_ONCE * side) {
-    // `elements` of the states from s on: taps done + s, done + s + side, ...
-    auto merge_taps = [&](i64 s, i64 elements, i64 taps) {
-      i64 first = done + s, hop = side * gap;
-      typename P::From start = from + first * gap;
-      typename P::To states = p.scratch + s * m;
-      bool begun = done > 0;
-      each_block_once<T, P::PLANES == 1 ? 4 : 1>(elements, [&](auto kind, auto many, i64 j) INLINE_LAMBDA {
-        using X = decltype(kind);
-        constexpr int MANY = decltype(many)::value, N = LANES<X>;
-        State<X, P::PLANES> a[MANY];
-        i64 at = j, t = first;
-        auto next = [&](int u) INLINE_LAMBDA {
-          ask_to_read_ahead(start.at[0] + at + u * N);
-          return p.template load_tap<X>(start, at + u * N, t, bias);
-        };
+  // Merges taps [t, t + rows) into the states from s on, or begins these; the next to be read lie `skip` elements
+  // behind them.
+  auto merge_taps = [&](i64 s, i64 t, i64 rows, i64 skip) {
+    typename P::From start = from + t * gap;
+    typename P::To states = p.scratch + s * m;
+    bool begun = t >= side;
+    i64 elements = rows * m;
+    each_block_once<T, P::PLANES == 1 ? 4 : 1>(elements, [&](auto kind, auto many, i64 j) INLINE_LAMBDA {
+      using X = decltype(kind);
+      constexpr int MANY = decltype(many)::value, N = LANES<X>;
+      i64 ahead = AHEAD_IN_CACHE + (j + AHEAD_IN_CACHE / i64(sizeof(T)) < elements ? 0 : skip * i64(sizeof(T)));
+      times<MANY, true>([&](int u) INLINE_LAMBDA {
+        i64 at = j + u * N;
+        ask_to_read_ahead(start.at[0] + at, ahead);
+        auto next = p.template load_tap<X>(start, at, t, bias);
         if (begun) {
-          times<MANY, true>([&](int u) INLINE_LAMBDA { a[u] = load<Law, ALL<Law>, X>(states, j + u * N); });
-        } else {
-          times<MANY, true>([&](int u) INLINE_LAMBDA { a[u] = next(u); });
-          at += hop, t += side;
+          auto a = load<Law, ALL<Law>, X>(states, at);
+          p.law.merge(a, next);
+          next = a;
         }
-        for (i64 left = taps - !begun; left > 0; left--, at += hop, t += side)
-          times<MANY, true>([&](int u) INLINE_LAMBDA { p.law.merge(a[u], next(u)); });
-        times<MANY, true>([&](int u) INLINE_LAMBDA { save<Law, X>(states, j + u * N, a[u]); });
+        save<Law, X>(states, at, next);
       });
-    };
-    i64 left = least(n - done, AT_ONCE * side), whole = left / side, more = left % side;
-    if (gapless) {
-      merge_taps(0, more * m, whole + 1);
-      if (whole > 0) merge_taps(more, (side - more) * m, whole);
-    } else {
-      for (i64 s = 0; s < least(left, side); s++) merge_taps(s, m, whole + (s < more));
+    });
+  };
+  for (i64 s = 0; s < width; s += together)
+    for (i64 t = s; t < n; t += side) {
+      i64 rows = least(least(together, width - s), n - t);
+      if (gapless)
+        merge_taps(s, t, rows, (side - rows) * m);
+      else
+        for (i64 r = 0; r < rows; r++) merge_taps(s + r, t + r, 1, gap - m);
     }
-  }
   while (width > 1) {
     i64 half = (width + 1) / 2;
     each_once<T>((width - half) * m, [&](auto kind, i64 j) INLINE_LAMBDA {
@@ -309,9 +327,9 @@ template <class P> void fold_lines(const P &p, typename P::To to, typename P::Fr
   i64 i = 0;
   if constexpr (Law::cheap_merge && P::PLANES == 1)
     if (consecutive && n >= S::FEW && n <= S::LONGEST)
-      for (constexpr i64 N = LANES<Vec<typename P::T>>; i + N < p.inputs;
+      for (constexpr i64 N = LANES<Vec<typename P::T>>; i + N + READS_PAST_LINES<typename P::T> <= p.inputs;
            i += N, to = to + N * p.output_step, from = from + N * p.input_step)
-        n < S::LONG ? fold_lines_transposed<S::FEW>(p, to, from, n) : fold_lines_transposed<S::MANY>(p, to, from, n);
+        n < S::LONG ? fold_lines_together<S::FEW>(p, to, from, n) : fold_lines_together<S::MANY>(p, to, from, n);
   for (; i < p.inputs; i++, to = to + p.output_step, from = from + p.input_step)
     consecutive ? fold_line(p, to, from, n, bias) : fold_inside_halves(p, to, from, n, bias, 0);
 }

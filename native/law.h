@@ -67,6 +67,7 @@ struct Plain {
   static constexpr bool merges_zeros = false;  // padding that counts changes the state
   static constexpr bool any_order = false;     // merging in another order changes no bit
   static constexpr bool is_linear = false;     // its derivative does not depend on x
+  static constexpr bool tells_zeros = false;   // of zeros with both signs, the first stands: `restore_first_zero`
   // which ways of folding it needs; the others are not compiled
   static constexpr bool folds_lines = true;     // side by side: not where taps must keep their order, nor over readers
   static constexpr bool folds_readers = false;  // the axes of a vjp, which have phases
@@ -84,6 +85,7 @@ template <class E> struct Select : Plain {
   using T = E;
   static constexpr int planes = 1;
   static constexpr bool state_is_result = true, idempotent = true, any_order = !is_float<T>, cheap_merge = true,
+                        tells_zeros = is_float<T>,
                         unrolls_small_windows = std::is_same_v<T, float> || sizeof(T) == 1;
   static constexpr T constant[1] = {0};
   template <class X> INLINE void merge(State<X, 1> &a, const State<X, 1> &b) const {
@@ -93,7 +95,7 @@ template <class E> struct Select : Plain {
   template <class X> INLINE void merge_unordered(State<X, 1> &a, const State<X, 1> &b) const { merge(a, b); }
   // After taps were merged out of order: of zeros with both signs, the first stands.
   template <class X> INLINE void restore_first_zero(State<X, 1> &s, const T *taps, i64 n, i64 step) const {
-    if constexpr (!is_float<T>) return;
+    if constexpr (!tells_zeros) return;
     T lanes[LANES<X>];
     save<X>(lanes, s.at[0]);
     for (int l = 0; l < LANES<X>; l++)

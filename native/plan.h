@@ -16,6 +16,7 @@ constexpr i64 EDGES = 8;             // rows of which more than one output in so
 constexpr i64 LINE = 16;             // windows from that many taps on are worth merging side by side
 constexpr i64 SHRINKS = 4;           // strides from that many on make so few outputs that they are better folded last
 constexpr i64 FEW_OUTPUTS = 256;     // so many may be looked at one by one
+constexpr i64 MANY_LINES = 96;       // so many lines, several vectors of them, go to a unit that only merges lines
 
 // An axis with what follows from its formula, all of it without looking at each output.
 struct OwnedAxis {
@@ -247,6 +248,9 @@ struct OwnedPlan {
     bool folds = p.law == Law::smooth_max || p.law == Law::lp || (p.law == Law::max && p.ties >= Ties::all);
     i64 tile = std::max<i64>(1, std::max(tile_in, tile_out));
     p.tiles_per_unit = p.tiles_per_unit_back = std::max<i64>(1, UNIT / tile);
+    // Lines down to one result need no scratch, and many of them are merged at once.
+    bool to_one = p.rank == 1 && p.lanes == 1 && a.lines && a.outputs == 1 && tile <= UNIT / 4;
+    if (to_one) p.tiles_per_unit = std::max(p.tiles_per_unit, MANY_LINES);
     p.band = std::clamp<i64>(rows / moves, 1, a.outputs);
     p.pieces = 1;
     bool line = p.rank == 1 && p.lanes == 1 && a.lines && a.step == 1;

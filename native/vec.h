@@ -321,6 +321,17 @@ template <class X, int C = LANES<X>, int DONE = 1> INLINE void transpose_square(
   }
 }
 
+// Two vectors in groups of G elements: the lower, or the upper, half of each group. Those of a come before those of b,
+// within 16 bytes where groups are that short.
+template <class X, int G, size_t... I> INLINE X group_halves(X a, X b, bool upper, std::index_sequence<I...>) {
+  constexpr int N = LANES<X>, K = LANES<Small<Element<X>>>, C = G > K ? N : K;
+  constexpr auto from = [](int i) constexpr {
+    int c = i / C, r = i % C, half = r / (C / 2), at = r % (C / 2);
+    return half * N + c * C + at / (G / 2) * G + at % (G / 2);
+  };
+  return upper ? shuffle<(from(int(I)) + G / 2)...>(a, b) : shuffle<from(int(I))...>(a, b);
+}
+
 // the lower, or the upper, half of a, and that of b
 template <class X, size_t... I> INLINE X halves_of(X a, X b, bool upper, std::index_sequence<I...>) {
   constexpr int N = LANES<X>, H = N / 2;
