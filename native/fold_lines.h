@@ -18,7 +18,7 @@ namespace {
 template <class Law> struct Side {
   static constexpr int FEW = 64 / sizeof(typename Law::T);       // states side by side
   static constexpr int MANY = Law::cheap_merge ? 4 * FEW : FEW;  // and in windows of at least LONG taps
-  static constexpr i64 LONGEST = Law::cheap_merge ? 16384 : 4096;  // taps; beyond, halves are merged
+  static constexpr i64 LONGEST = 4096;                           // taps; beyond, halves are merged
   static constexpr i64 LONG = Law::cheap_merge ? 16 * FEW : LONGEST + 1;
   static i64 by_side(i64 taps) { return taps < LONG ? FEW : MANY; }
   static i64 first_half(i64 taps) { return (taps / 2 + 4 * FEW - 1) / (4 * FEW) * (4 * FEW); }
