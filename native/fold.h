@@ -100,8 +100,17 @@ template <class P> void fold_phases(const P &p, typename P::To to, typename P::F
   }
 }
 
+// Output by output. What is small is read of all inputs before the next output is made; of larger inputs, one is done
+// after another, so that memory is read from end to end.
 template <class P> void window_by_window(const P &p, typename P::To to, typename P::From from) {
+  constexpr i64 LARGE = 2048 / sizeof(typename P::T);
   const Axis &axis = p.axis;
+  if (p.inputs > 1 && p.input_step >= LARGE && axis.outputs > 1 && !axis.lines) {
+    P one = p;
+    one.inputs = 1;
+    for (i64 i = 0; i < p.inputs; i++) window_by_window(one, to + i * p.output_step, from + i * p.input_step);
+    return;
+  }
   auto clamp = [&](i64 o) { return o < p.begin ? p.begin : o > p.end ? p.end : o; };
   i64 a = clamp(axis.whole_from), b = clamp(axis.whole_to);
   bool alike = axis.phases == 1 ? p.inside == 1 || (axis.stride == 1 && p.pitch == p.inside)

@@ -10,6 +10,7 @@
 // would run over the end begins earlier and makes some outputs twice.
 #pragma once
 #include "pass.h"
+#include "some_lanes.h"
 
 namespace ndpool {
 namespace {
@@ -31,12 +32,15 @@ INLINE void load_pairs(const P &p, typename P::From from, i64 at, State<X, P::PL
 }
 
 // A vector of outputs, STRIDE apart, the first of which has its first tap at `at`. COUNT: the number of taps, if it is
-// known here; 0 if not.
-template <class X, int STRIDE, int COUNT, class P>
+// known here; 0 if not. ASKS: whether memory is asked for ahead.
+template <class X, int STRIDE, int COUNT, bool ASKS = false, class P>
 INLINE State<X, P::PLANES> merge_taps(const P &p, typename P::From from, i64 at, const Taps<typename P::I> &taps) {
   using Law = typename P::Law;
   using I = typename P::I;
   i64 count = COUNT ? COUNT : taps.count, t = 1;
+  auto ask = [&](i64 i) INLINE_LAMBDA {
+    if constexpr (ASKS) ask_to_read_ahead(from.at[0] + at + i * taps.gap, p.ahead);
+  };
   State<X, P::PLANES> a;
   if (STRIDE == 2 && Law::cheap_merge && taps.gap == 1 && count > 1) {  // two neighbouring taps from the same vectors
     State<X, P::PLANES> even, odd;
@@ -53,10 +57,12 @@ INLINE State<X, P::PLANES> merge_taps(const P &p, typename P::From from, i64 at,
       p.law.merge(a, odd);
     }
   } else {
+    ask(0);
     a = p.template load_at<X, STRIDE>(from, at);
     p.law.shift_index(a, taps.bias);
   }
   for (; t < count; t++) {
+    ask(t);
     auto b = p.template load_at<X, STRIDE>(from, at + t * taps.gap);
     p.law.shift_index(b, I(taps.bias + I(t) * taps.step));
     p.law.merge(a, b);
@@ -157,23 +163,56 @@ NOINLINE void slide_turned(const P &p, typename P::To to, typename P::From from,
   }
 }
 
+// n outputs of each input, side by side and fewer than a vector has lanes.
+template <int COUNT, class P>
+INLINE void slide_short(const P &p, typename P::To to, typename P::From from, i64 n, const Taps<typename P::I> &taps) {
+#if defined(__AVX512F__) && defined(__AVX512BW__) && defined(__AVX512VL__)
+  using X = Vec<typename P::T>;
+  const Lanes some = lanes_between<X>(0, n);
+  const i64 count = COUNT ? COUNT : taps.count;
+  for (i64 i = 0; i < p.inputs; i++, to = to + p.output_step, from = from + p.input_step) {
+    auto tap = [&](i64 t) INLINE_LAMBDA {
+      if (p.ahead) ask_to_read_ahead(from.at[0] + t * taps.gap, p.ahead);
+      return State<X, 1>{{load_some<X>(from.at[0] + t * taps.gap, some)}};
+    };
+    auto s = tap(0);
+    for (i64 t = 1; t < count; t++) p.law.merge(s, tap(t));
+    save_some<X>(to.at[0], p.result(s).at[0], some);
+  }
+#endif
+}
+
 // n outputs of each input, whose windows start `stride` apart. STRIDE: the same number, or 0 for any; then outputs are
 // made one by one.
 template <int STRIDE, int COUNT = 0, class P>
 NOINLINE void slide(const P &p, typename P::To to, typename P::From from, i64 n, i64 stride,
                     const Taps<typename P::I> &given) {
   using T = typename P::T;
+  using Law = typename P::Law;
   Taps<typename P::I> taps = given;
-  auto body = [&](auto kind, i64 j) INLINE_LAMBDA {
-    using X = decltype(kind);
-    p.template save_result<X>(to, j, merge_taps<X, STRIDE, COUNT>(p, from, j * stride, taps));
+  auto each_input = [&](auto fold) INLINE_LAMBDA {
+    for (i64 i = 0; i < p.inputs; i++, to = to + p.output_step, from = from + p.input_step) fold();
   };
-  if (STRIDE == 0 || n == 1)
-    for (i64 i = 0; i < p.inputs; i++, to = to + p.output_step, from = from + p.input_step)
-      for (i64 j = 0; j < n; j++) body(One<T>{}, j);
-  else
-    for (i64 i = 0; i < p.inputs; i++, to = to + p.output_step, from = from + p.input_step)
-      each_vector<T, P::Law::cheap_merge>(n, body);
+  auto body = [&](auto kind, auto asks, i64 j) INLINE_LAMBDA {
+    using X = decltype(kind);
+    constexpr bool ASKS = decltype(asks)::value && std::is_same_v<X, Vec<T>>;
+    p.template save_result<X>(to, j, merge_taps<X, STRIDE, COUNT, ASKS>(p, from, j * stride, taps));
+  };
+  std::false_type in_cache;
+  if (STRIDE == 0 || n == 1) return each_input([&]() INLINE_LAMBDA {
+    for (i64 j = 0; j < n; j++) body(One<T>{}, in_cache, j);
+  });
+  if constexpr (STRIDE == 1 && Law::cheap_merge && P::PLANES == 1) {
+    if constexpr (LEAVES_LANES && P::READ == 1 && is_float<T>)
+      if (n < LANES<Vec<T>>) return slide_short<COUNT>(p, to, from, n, taps);
+    if (p.ahead && n >= LANES<Vec<T>>)
+      return each_input([&]() INLINE_LAMBDA {
+        each_vector<T>(n, [&](auto kind, i64 j) INLINE_LAMBDA { body(kind, std::true_type(), j); });
+      });
+  }
+  each_input([&]() INLINE_LAMBDA {
+    each_vector<T, Law::cheap_merge>(n, [&](auto kind, i64 j) INLINE_LAMBDA { body(kind, in_cache, j); });
+  });
 }
 
 template <class P>

@@ -59,7 +59,7 @@ Sink<typename Law::T, Law::planes> fold_part(const Law &law, Passes<Law> &passes
   constexpr bool ALONE = FIRST<Law> == 1, BARE = ALONE && !Law::lifts;  // x is all that is read, and as it is
   Sink<T, Law::planes> nothing{};
   Region<T> x(p, job.x, p.type, p.flip, passes.part, passes.sizes, passes.span.first);
-  passes.even_rows = x.walk().evenly();
+  passes.even_rows = x.walk().evenly(), passes.cold = true;
   passes.reserve(scratch);
   if constexpr (BARE)
     if (x.direct && passes.reads_rows()) return scratch.failed ? nothing : passes.template run<FIRST<Law>>(x);
@@ -80,6 +80,7 @@ Sink<typename Law::T, Law::planes> fold_part(const Law &law, Passes<Law> &passes
   From from;
   const T *first = x.all(room[0]);
   for (auto &plane : from.at) plane = first;
+  passes.cold = first != room[0] && !Law::lifts;
   const T *dx = nullptr;
   if constexpr (DX > 0)
     from.at[DX] = dx =

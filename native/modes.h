@@ -196,7 +196,7 @@ template <class Law> Outcome vjp(const Law &law, Job &job, i64 unit, Arena &aren
       if (scratch.failed) return Outcome::no_memory;
       way.run(dy, folded.at[0]);
     } else
-      folded = passes_back.template run<ALL<Backward>>(Source<T, 1>{{dy}}, scratch);
+      passes_back.cold = dy != room, folded = passes_back.template run<ALL<Backward>>(Source<T, 1>{{dy}}, scratch);
     if (scratch.failed) return Outcome::no_memory;
   } else {
     Passes<Law> passes(law, p, false, readers);

@@ -75,6 +75,7 @@ template <class L, unsigned READS, class Stored = typename L::T> struct Pass {
   To scratch{};                                     // `scratch_size` (fold.h) elements per plane
   T *phase_row = nullptr;  // as many elements per plane as outputs are wanted, if there are phases
   T divisor = 1;           // of the results, if the law divides
+  i64 ahead = 0;           // bytes from what is read to what memory is asked for; 0: what is read is in the caches
 
   i64 wanted() const { return end - begin; }
 
@@ -99,7 +100,8 @@ template <class L, unsigned READS, class Stored = typename L::T> struct Pass {
             .pitch = pitch,
             .tap_step = tap_step,
             .scratch = scratch,
-            .divisor = divisor};
+            .divisor = divisor,
+            .ahead = ahead};
   }
 
   template <class X, int STRIDE> INLINE State<X, PLANES> load_at(From from, i64 at) const {
@@ -113,10 +115,13 @@ template <class L, unsigned READS, class Stored = typename L::T> struct Pass {
     return s;
   }
 
-  template <class X> INLINE void save_result(const To &to, i64 at, State<X, PLANES> s) const {
+  template <class X> INLINE State<X, PLANES> result(State<X, PLANES> s) const {
     if constexpr (Law::divides)
       if (divisor != 1) s.at[0] = s.at[0] / divisor;
-    save<Law, X>(to, at, s);
+    return s;
+  }
+  template <class X> INLINE void save_result(const To &to, i64 at, const State<X, PLANES> &s) const {
+    save<Law, X>(to, at, result(s));
   }
 
   // n zeros as the result of each input: for windows that read nothing

@@ -110,6 +110,7 @@ template <class Law> struct Passes : Steps {
   const Law &law;
   To result;          // where the last pass writes, if not into a room
   T divisor = 1;      // what the last pass divides by
+  bool cold = false;  // whether what is read is an array, whose memory may not be in the caches yet
   i64 even_rows = 0;  // how many rows of the array lie evenly apart, if it is read as it lies
   To rooms[2]{};      // where the others write, alternately
 
@@ -233,7 +234,12 @@ template <class Law> struct Passes : Steps {
           fold_three_axes(inner, to, from, outer, across(order[2], plane * input_step));
         return stacks * (folded > 2 ? outputs(order[2]) : 1) * outputs(order[1]) * outputs(i) * inside;
       }
-    if constexpr (std::is_same_v<S, T>) fold_axis(pass<READ>(i, inside, pitch, inputs, input_step), to, from);
+    if constexpr (std::is_same_v<S, T>) {
+      auto only = pass<READ>(i, inside, pitch, inputs, input_step);
+      i64 bytes = input_step * i64(sizeof(T)), whole = (AHEAD + bytes - 1) / bytes * bytes;  // inputs
+      only.ahead = !cold ? 0 : inputs > 1 && bytes < AHEAD ? whole : AHEAD;
+      fold_axis(only, to, from);
+    }
     return inputs * outputs(i) * inside;
   }
 

@@ -58,21 +58,44 @@ NOINLINE inline void clear_empty(const Plan &p, const Axis *axes, const Part &pa
       for (i64 row = 0; row < rows; row++) std::memset(y + (row * n + i) * size, 0, size_t(size));
 }
 
-// What the innermost axis adds to `each_row`: counts and taps of its outputs as T; ones where lanes are rows.
+// What each output of a run counts and reads, as T. A run is a row of `each_row`; or, where a unit has several tiles, as
+// many whole tiles as make some vectors, so that few outputs are left over.
 template <class T> struct Inner {
   T *counts = nullptr, *taps = nullptr;
+  i64 run = 0, tiles_of_run = 0;  // outputs of a run; how many tiles it is, or 0: it is a row
   NOINLINE Inner(const Plan &p, const Part &part, Scratch &scratch) {
     if (p.even && !p.padded) return;  // nobody will ask
+    constexpr i64 SOME = 256;
     const Axis &axis = p.axes[p.rank - 1];
     bool line = p.lanes == 1;
     i64 from = line && p.rank == 1 ? part.from : 0;
-    i64 n = line ? (p.rank == 1 ? part.to - part.from : axis.outputs) : p.lanes;
-    counts = scratch.take<T>(n), taps = scratch.take<T>(n);
+    run = line ? (p.rank == 1 ? part.to - part.from : axis.outputs) : p.lanes;
+    i64 row = run, tile = run;
+    for (int i = 0; i + 1 < p.rank; i++) tile *= p.axes[i].outputs;
+    if (line && part.tiles > 1 && tile > 0) {
+      tiles_of_run = least(part.tiles, (SOME + tile - 1) / tile);
+      run = tile * tiles_of_run;
+    }
+    counts = scratch.take<T>(run), taps = scratch.take<T>(run);
     if (scratch.failed) return;
-    for (i64 i = 0; i < n; i++) {
+    for (i64 i = 0; i < row; i++) {
       counts[i] = line ? T(axis.count(from + i)) : 1;
       taps[i] = line ? T(axis.length(from + i)) : 1;
     }
+    if (tiles_of_run == 0) return;
+    Part one = part;
+    one.tiles = tiles_of_run;
+    auto multiply = [&](i64 at, T by_counts, T by_taps) {
+      for (i64 i = 0; i < row; i++) counts[at + i] = counts[i] * by_counts, taps[at + i] = taps[i] * by_taps;
+    };
+    T first_counts = 1, first_taps = 1;  // the first row is a factor of all others, so its own factor comes last
+    each_row(p, p.axes, one, [&](i64 at, i64, i64 outer_counts, i64 outer_taps) {
+      if (at == 0)
+        first_counts = T(outer_counts), first_taps = T(outer_taps);
+      else
+        multiply(at, T(outer_counts), T(outer_taps));
+    });
+    multiply(0, first_counts, first_taps);
   }
 };
 
@@ -94,12 +117,14 @@ void each_result(const Plan &p, const Part &part, i64 results, const Inner<T> &i
       body(kind, j, splat<X>(T(count)), splat<X>(T(count)));
     });
   }
-  each_row(p, p.axes, part, [&](i64 at, i64 n, i64 counts, i64 taps) {
+  auto each_of_run = [&](i64 at, i64 n, i64 counts, i64 taps) {
     each_once<T>(n, [&](auto kind, i64 j) INLINE_LAMBDA {
       using X = decltype(kind);
       body(kind, at + j, load<X>(inner.counts + j) * T(counts), load<X>(inner.taps + j) * T(taps));
     });
-  });
+  };
+  if (inner.tiles_of_run == 0) return each_row(p, p.axes, part, each_of_run);
+  for (i64 at = 0; at < results; at += inner.run) each_of_run(at, least(inner.run, results - at), 1, 1);
 }
 
 // Padding that counts is zeros: merged last, all at once.
