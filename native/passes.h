@@ -236,8 +236,9 @@ template <class Law> struct Passes : Steps {
       }
     if constexpr (std::is_same_v<S, T>) {
       auto only = pass<READ>(i, inside, pitch, inputs, input_step);
-      i64 bytes = input_step * i64(sizeof(T)), whole = (AHEAD + bytes - 1) / bytes * bytes;  // inputs
-      only.ahead = !cold ? 0 : inputs > 1 && bytes < AHEAD ? whole : AHEAD;
+      i64 bytes = input_step * i64(sizeof(T));
+      bool several = inputs > 1 && bytes > 0 && bytes < AHEAD;  // ahead by whole inputs
+      only.ahead = !cold ? 0 : several ? (AHEAD + bytes - 1) / bytes * bytes : AHEAD;
       fold_axis(only, to, from);
     }
     return inputs * outputs(i) * inside;
