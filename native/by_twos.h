@@ -28,7 +28,7 @@ inline bool moves_on_by_two(const Plan &p) {
   return true;
 }
 
-#if defined(__AVX512F__) && defined(__AVX512BW__) && defined(__AVX512VL__)
+#if NDPOOL_MASKS
 
 // As many outputs of a row as a vector has lanes, and the inputs from where they start: which of them are there.
 struct RowPart {

@@ -55,14 +55,20 @@ template <class P> void fold_each(const P &p, typename P::To to, typename P::Fro
   }
 }
 
-// Outputs [a, b), whose windows lie alike.
+// Outputs [a, b), whose windows lie alike: one row of outputs; or of one input, as many inputs as there are outputs.
 template <class P> void fold_alike(const P &p, typename P::To to, typename P::From from, i64 a, i64 b) {
   using I = typename P::I;
   Clipped w = p.axis.at(a);
   I step = I(p.tap_step);
-  slide_any(p, to + (a - p.begin) * p.inside, from + (w.first - p.first_held) * p.pitch, (b - a) * p.inside,
-            p.inside == 1 ? p.axis.stride : 1,
-            Taps<I>{.count = w.length, .gap = p.axis.step * p.pitch, .bias = I(I(w.skipped) * step), .step = step});
+  Taps<I> taps{.count = w.length, .gap = p.axis.step * p.pitch, .bias = I(I(w.skipped) * step), .step = step};
+  typename P::To first = to + (a - p.begin) * p.inside;
+  from = from + (w.first - p.first_held) * p.pitch;
+  i64 move = p.axis.stride * p.pitch;
+  if (p.inside == 1) return slide_any(p, first, from, b - a, move, taps);
+  if (move == p.inside) return slide_any(p, first, from, (b - a) * p.inside, 1, taps);
+  P each = p;
+  each.inputs = b - a, each.input_step = move, each.output_step = p.inside;
+  slide_any(each, first, from, p.inside, 1, taps);
 }
 
 // Outputs [a, b) of one row, where windows repeat every few outputs (the transpose of a stride): each phase is a row of
@@ -113,7 +119,7 @@ template <class P> void window_by_window(const P &p, typename P::To to, typename
   }
   auto clamp = [&](i64 o) { return o < p.begin ? p.begin : o > p.end ? p.end : o; };
   i64 a = clamp(axis.whole_from), b = clamp(axis.whole_to);
-  bool alike = axis.phases == 1 ? p.inside == 1 || (axis.stride == 1 && p.pitch == p.inside)
+  bool alike = axis.phases == 1 ? p.inside == 1 || (axis.stride == 1 && p.pitch == p.inside) || p.inputs == 1
                                 : p.inside == 1 && p.wanted() >= PHASED_FROM && axis.phases <= PHASED_TO;
   if (!alike || a >= b || axis.lines) a = b = p.end;
   fold_each(p, to, from, p.begin, a);

@@ -10,7 +10,7 @@
 // the window, not from the width of vectors: every instruction set gives the same bits.
 #pragma once
 #include "pass.h"
-#include "some_lanes.h"
+#include "transpose.h"
 
 namespace ndpool {
 namespace {
@@ -77,7 +77,7 @@ INLINE State<Vec<typename P::T>, 1> merge_to_vector(const P &p, typename P::From
     X rest, idle = P::Law::idempotent ? acc[w].at[0] : splat<X>(T(-0.0));  // x + -0 is x, even if x is -0
     if (left >= N) {
       rest = fetch(done + w * N).at[0];
-#if defined(__AVX512F__) && defined(__AVX512BW__) && defined(__AVX512VL__)
+#if NDPOOL_MASKS
     } else if constexpr (!READS_PAST_LINES<T>) {
       Lanes some = lanes_between<X>(0, left);
       rest = choose_some<X>(some, load_some<X>(from.at[0] + done + w * N, some), idle);

@@ -10,7 +10,7 @@
 // would run over the end begins earlier and makes some outputs twice.
 #pragma once
 #include "pass.h"
-#include "some_lanes.h"
+#include "transpose.h"
 
 namespace ndpool {
 namespace {
@@ -166,7 +166,7 @@ NOINLINE void slide_turned(const P &p, typename P::To to, typename P::From from,
 // n outputs of each input, side by side and fewer than a vector has lanes.
 template <int COUNT, class P>
 INLINE void slide_short(const P &p, typename P::To to, typename P::From from, i64 n, const Taps<typename P::I> &taps) {
-#if defined(__AVX512F__) && defined(__AVX512BW__) && defined(__AVX512VL__)
+#if NDPOOL_MASKS
   using X = Vec<typename P::T>;
   const Lanes some = lanes_between<X>(0, n);
   const i64 count = COUNT ? COUNT : taps.count;

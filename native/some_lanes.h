@@ -5,7 +5,7 @@
 namespace ndpool {
 namespace {
 
-#if defined(__AVX512F__) && defined(__AVX512BW__) && defined(__AVX512VL__)
+#if NDPOOL_MASKS
 constexpr bool LEAVES_LANES = true;
 
 // Which lanes count, a bit each. Of the others nothing is read or written.

@@ -14,10 +14,17 @@
 #include <arm_neon.h>
 #endif
 
+// Whether a vector can leave some of its lanes alone: AVX-512, all of it that the widest instruction set is built with.
+#if defined(__AVX512F__) && defined(__AVX512BW__) && defined(__AVX512VL__)
+#define NDPOOL_MASKS 1
+#else
+#define NDPOOL_MASKS 0
+#endif
+
 namespace ndpool {
 namespace {
 
-#if defined(__AVX512F__) && defined(__AVX512BW__)
+#if NDPOOL_MASKS
 constexpr int WIDTH = 64;
 #elif defined(__AVX2__)
 constexpr int WIDTH = 32;
@@ -157,7 +164,7 @@ template <int... AT, class X> INLINE X shuffle(X a, X b) {
 
 // `sum`, and b added to it in the lanes whose byte is `byte`.
 template <class X> INLINE X add_where(X sum, const uint8_t *bytes, uint8_t byte, X b) {
-#if defined(__AVX512F__) && defined(__AVX512BW__) && defined(__AVX512VL__)
+#if NDPOOL_MASKS
   auto same = [&](auto load) INLINE_LAMBDA { return _mm_cmpeq_epi8_mask(load, _mm_set1_epi8(char(byte))); };
   auto sixteen = reinterpret_cast<const __m128i *>(bytes);
   if constexpr (std::is_same_v<X, typename VectorOf<float, 64>::type>)
@@ -278,85 +285,6 @@ template <int N, bool WRITTEN_OUT, class Body> INLINE void times(Body body) {
 #pragma GCC unroll 1
     for (int i = 0; i < N; i++) body(i);
   }
-}
-
-// The processor's shuffles stay within 16 bytes, or move these as a whole; neither needs a table of indices. Elements
-// of a and b alternately, of the first and of the second half of each 16 bytes; and the even and the odd of the 16
-// bytes.
-template <class X, size_t... I> INLINE void weave_within(X a, X b, X &low, X &high, std::index_sequence<I...>) {
-  constexpr int N = LANES<X>, K = LANES<Small<Element<X>>>;
-  low = shuffle<(int(I) % 2 * N + int(I) / K * K + int(I) % K / 2)...>(a, b);
-  high = shuffle<(int(I) % 2 * N + int(I) / K * K + K / 2 + int(I) % K / 2)...>(a, b);
-}
-template <class X, int C, size_t... I> INLINE void deal_whole(X a, X b, X &even, X &odd, std::index_sequence<I...>) {
-  constexpr int N = LANES<X>, K = LANES<Small<Element<X>>>;
-  auto from = [](int i, int odd) constexpr {  // of each C elements, the first half are a's and the second half b's
-    int r = i % C, half = r / (C / 2);
-    return half * N + i / C * C + r % (C / 2) / K * 2 * K + odd * K + r % K;
-  };
-  even = shuffle<from(int(I), 0)...>(a, b);
-  odd = shuffle<from(int(I), 1)...>(a, b);
-}
-
-// C vectors of N elements, of which each C make a square with those of the others, become those of its first elements,
-// its second elements, ...: first within 16 bytes, the vectors of the second half of a group moving in between those of
-// the first; then the 16 bytes of groups. All written out, so that they stay in registers.
-template <class X, int C = LANES<X>, int DONE = 1> INLINE void transpose_square(X *v) {
-  constexpr int N = LANES<X>, K = LANES<Small<Element<X>>>;
-  if constexpr (DONE < C) {
-    X w[C];
-    times<C / 2, true>([&](int i) INLINE_LAMBDA {
-      auto lanes = std::make_index_sequence<N>();
-      if constexpr (DONE < K) {
-        int at = i / (K / 2) * K, j = i % (K / 2);
-        weave_within<X>(v[at + j], v[at + j + K / 2], w[at + 2 * j], w[at + 2 * j + 1], lanes);
-      } else {
-        int at = i % K, j = i / K;  // groups 2 j and 2 j + 1 become j and j + M / 2
-        constexpr int M = C / K;
-        deal_whole<X, C>(v[2 * j * K + at], v[(2 * j + 1) * K + at], w[j * K + at], w[(j + M / 2) * K + at], lanes);
-      }
-    });
-    transpose_square<X, C, 2 * DONE>(w);
-    times<C, true>([&](int i) INLINE_LAMBDA { v[i] = w[i]; });
-  }
-}
-
-// Two vectors in groups of G elements: the lower, or the upper, half of each group. Those of a come before those of b,
-// within 16 bytes where groups are that short.
-template <class X, int G, size_t... I> INLINE X group_halves(X a, X b, bool upper, std::index_sequence<I...>) {
-  constexpr int N = LANES<X>, K = LANES<Small<Element<X>>>, C = G > K ? N : K;
-  constexpr auto from = [](int i) constexpr {
-    int c = i / C, r = i % C, half = r / (C / 2), at = r % (C / 2);
-    return half * N + c * C + at / (G / 2) * G + at % (G / 2);
-  };
-  return upper ? shuffle<(from(int(I)) + G / 2)...>(a, b) : shuffle<from(int(I))...>(a, b);
-}
-
-// the lower, or the upper, half of a, and that of b
-template <class X, size_t... I> INLINE X halves_of(X a, X b, bool upper, std::index_sequence<I...>) {
-  constexpr int N = LANES<X>, H = N / 2;
-  return upper ? shuffle<(int(I) < H ? H + int(I) : N + int(I))...>(a, b)
-               : shuffle<(int(I) < H ? int(I) : N + int(I) - H)...>(a, b);
-}
-
-// to[i * to_row + j] = from[j * row + i] for n rows of m elements, in squares; the last ones overlap those before
-template <class X, class T> NOINLINE void transpose_squares(const T *from, i64 n, i64 m, i64 row, T *to, i64 to_row) {
-  constexpr int N = LANES<X>;
-  for (i64 next = 0; next < n; next += N)
-    for (i64 on = 0; on < m; on += N) {
-      i64 j = next + N <= n ? next : n - N, i = on + N <= m ? on : m - N;
-      X v[N];
-      times<N, true>([&](int k) INLINE_LAMBDA { v[k] = load<X>(from + (j + k) * row + i); });
-      transpose_square<X>(v);
-      times<N, true>([&](int k) INLINE_LAMBDA { save<X>(to + (i + k) * to_row + j, v[k]); });
-    }
-}
-template <class T> NOINLINE void transpose(const T *from, i64 n, i64 m, i64 row, T *to, i64 to_row) {
-  i64 shorter = n < m ? n : m;
-  if (shorter >= LANES<Vec<T>>) return transpose_squares<Vec<T>>(from, n, m, row, to, to_row);
-  if (shorter >= LANES<Small<T>>) return transpose_squares<Small<T>>(from, n, m, row, to, to_row);
-  for (i64 j = 0; j < n; j++)
-    for (i64 i = 0; i < m; i++) to[i * to_row + j] = from[j * row + i];
 }
 
 // body(X{}, j) for j = 0, LANES, ...; the last vector overlaps the one before it, so results must not be read again.
