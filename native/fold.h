@@ -44,12 +44,15 @@ template <class P> void fold_window(const P &p, typename P::To to, typename P::F
            Taps<I>{.count = w.length, .gap = p.axis.step * p.pitch, .bias = bias, .step = step});
 }
 
-// Outputs [a, b), one after another; those whose window is that of the one before are copied.
+// Outputs [a, b), one after another. Where so many have the window of the one before that they fill some vectors, they
+// are copies of it.
 template <class P> void fold_each(const P &p, typename P::To to, typename P::From from, i64 a, i64 b) {
+  constexpr i64 COPIED = 128;
   for (i64 o = a, until; o < b; o = until) {
     typename P::To here = to + (o - p.begin) * p.inside;
     fold_window(p, here, from, o);
     until = least(b, p.axis.same_until(o));
+    if (P::Law::cheap_merge && (until - o) * p.inside < COPIED) until = o + 1;
     for (i64 i = 0; until > o + 1 && i < p.inputs; i++, here = here + p.output_step)
       for (auto *plane : here.at) spread(plane, p.inside, (until - o) * p.inside);
   }

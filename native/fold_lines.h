@@ -228,49 +228,55 @@ void fold_lines_together(const P &p, typename P::To to, typename P::From from, i
 // -- taps that lie apart, with elements inside the axis --------------------------------------------------------------
 
 // n <= LONGEST taps for each of m elements inside: the same states merge in the same order. A state is a row of
-// scratch. As many states as the nearest cache has room for go together, over all of their taps: these lie one after
-// another, `side` taps before the next ones. Rows without gaps between them are one long row, which matters where they
-// are short.
+// scratch. Where the nearest cache holds all of them, each merges one tap at a time, and memory is read from end to end;
+// otherwise eight, so that states are seldom fetched, and few rows are being read at once. Rows without gaps between
+// them are one long row, which matters where they are short.
 template <class P>
 void fold_inside_block(const P &p, typename P::To to, typename P::From from, i64 n, typename P::I bias, i64 m) {
   using Law = typename P::Law;
   using T = typename P::T;
-  constexpr i64 NEAREST = 16384, AHEAD_IN_CACHE = AHEAD / 2;  // bytes; farther ahead, it would drive the states out
-  i64 side = Side<Law>::by_side(n), width = least(n, side), gap = p.axis.step * p.pitch;
-  i64 together = most(1, NEAREST / (m * i64(sizeof(T)) * P::PLANES));
+  constexpr i64 NEAREST = 24576, AHEAD_IN_CACHE = AHEAD / 2;  // bytes; farther ahead, it would drive the states out
+  constexpr i64 BEFORE = AHEAD_IN_CACHE / i64(sizeof(T));
+  i64 side = Side<Law>::by_side(n), width = least(n, side), gap = p.axis.step * p.pitch, hop = side * gap;
   bool gapless = gap == m && !Law::has_index;
-  // Merges taps [t, t + rows) into the states from s on, or begins these; the next to be read lie `skip` elements
-  // behind them.
-  auto merge_taps = [&](i64 s, i64 t, i64 rows, i64 skip) {
-    typename P::From start = from + t * gap;
-    typename P::To states = p.scratch + s * m;
-    bool begun = t >= side;
-    i64 elements = rows * m;
-    each_block_once<T, P::PLANES == 1 ? 4 : 1>(elements, [&](auto kind, auto many, i64 j) INLINE_LAMBDA {
-      using X = decltype(kind);
-      constexpr int MANY = decltype(many)::value, N = LANES<X>;
-      i64 ahead = AHEAD_IN_CACHE + (j + AHEAD_IN_CACHE / i64(sizeof(T)) < elements ? 0 : skip * i64(sizeof(T)));
-      times<MANY, true>([&](int u) INLINE_LAMBDA {
-        i64 at = j + u * N;
-        ask_to_read_ahead(start.at[0] + at, ahead);
-        auto next = p.template load_tap<X>(start, at, t, bias);
+  i64 at_once = gapless && side * m * i64(sizeof(T)) * P::PLANES <= NEAREST ? 1 : 8;
+  for (i64 done = 0; done < n; done += at_once * side) {
+    // `elements` of the states from s on: taps done + s, done + s + side, ...
+    auto merge_taps = [&](i64 s, i64 elements, i64 taps) {
+      i64 first = done + s;
+      typename P::From start = from + first * gap;
+      typename P::To states = p.scratch + s * m;
+      bool begun = done > 0;
+      each_block_once<T, P::PLANES == 1 ? 4 : 1>(elements, [&](auto kind, auto many, i64 j) INLINE_LAMBDA {
+        using X = decltype(kind);
+        constexpr int MANY = decltype(many)::value, N = LANES<X>;
+        State<X, P::PLANES> a[MANY];
+        i64 at = j, t = first;
+        bool ends = gapless && s * m + j + BEFORE >= side * m;  // what follows these taps was read just now
+        i64 ahead = AHEAD_IN_CACHE + (ends ? (at_once - 1) * hop * i64(sizeof(T)) : 0);
+        auto next = [&](int u) INLINE_LAMBDA {
+          ask_to_read_ahead(start.at[0] + at + u * N, ahead);
+          return p.template load_tap<X>(start, at + u * N, t, bias);
+        };
         if (begun) {
-          auto a = load<Law, ALL<Law>, X>(states, at);
-          p.law.merge(a, next);
-          next = a;
+          times<MANY, true>([&](int u) INLINE_LAMBDA { a[u] = load<Law, ALL<Law>, X>(states, j + u * N); });
+        } else {
+          times<MANY, true>([&](int u) INLINE_LAMBDA { a[u] = next(u); });
+          at += hop, t += side;
         }
-        save<Law, X>(states, at, next);
+        for (i64 left = taps - !begun; left > 0; left--, at += hop, t += side)
+          times<MANY, true>([&](int u) INLINE_LAMBDA { p.law.merge(a[u], next(u)); });
+        times<MANY, true>([&](int u) INLINE_LAMBDA { save<Law, X>(states, j + u * N, a[u]); });
       });
-    });
-  };
-  for (i64 s = 0; s < width; s += together)
-    for (i64 t = s; t < n; t += side) {
-      i64 rows = least(least(together, width - s), n - t);
-      if (gapless)
-        merge_taps(s, t, rows, (side - rows) * m);
-      else
-        for (i64 r = 0; r < rows; r++) merge_taps(s + r, t + r, 1, gap - m);
+    };
+    i64 left = least(n - done, at_once * side), whole = left / side, more = left % side;
+    if (gapless) {
+      merge_taps(0, more * m, whole + 1);
+      if (whole > 0) merge_taps(more, (side - more) * m, whole);
+    } else {
+      for (i64 s = 0; s < least(left, side); s++) merge_taps(s, m, whole + (s < more));
     }
+  }
   while (width > 1) {
     i64 half = (width + 1) / 2;
     each_once<T>((width - half) * m, [&](auto kind, i64 j) INLINE_LAMBDA {

@@ -163,10 +163,10 @@ NOINLINE void slide_turned(const P &p, typename P::To to, typename P::From from,
   }
 }
 
+#if NDPOOL_MASKS
 // n outputs of each input, side by side and fewer than a vector has lanes.
 template <int COUNT, class P>
 INLINE void slide_short(const P &p, typename P::To to, typename P::From from, i64 n, const Taps<typename P::I> &taps) {
-#if NDPOOL_MASKS
   using X = Vec<typename P::T>;
   const Lanes some = lanes_between<X>(0, n);
   const i64 count = COUNT ? COUNT : taps.count;
@@ -179,8 +179,8 @@ INLINE void slide_short(const P &p, typename P::To to, typename P::From from, i6
     for (i64 t = 1; t < count; t++) p.law.merge(s, tap(t));
     save_some<X>(to.at[0], p.result(s).at[0], some);
   }
-#endif
 }
+#endif
 
 // n outputs of each input, whose windows start `stride` apart. STRIDE: the same number, or 0 for any; then outputs are
 // made one by one.
@@ -203,8 +203,10 @@ NOINLINE void slide(const P &p, typename P::To to, typename P::From from, i64 n,
     for (i64 j = 0; j < n; j++) body(One<T>{}, in_cache, j);
   });
   if constexpr (STRIDE == 1 && Law::cheap_merge && P::PLANES == 1) {
-    if constexpr (LEAVES_LANES && P::READ == 1 && is_float<T>)
+#if NDPOOL_MASKS
+    if constexpr (P::READ == 1 && is_float<T>)
       if (n < LANES<Vec<T>>) return slide_short<COUNT>(p, to, from, n, taps);
+#endif
     if (p.ahead && n >= LANES<Vec<T>>)
       return each_input([&]() INLINE_LAMBDA {
         each_vector<T>(n, [&](auto kind, i64 j) INLINE_LAMBDA { body(kind, std::true_type(), j); });

@@ -77,9 +77,9 @@ template <class X, class T> NOINLINE void transpose_squares(const T *from, i64 n
     }
 }
 
+#if NDPOOL_MASKS
 // The same where n or m is less than a vector has lanes: the rest of a square is not read, or not written.
 template <class X, class T> NOINLINE void transpose_strip(const T *from, i64 n, i64 m, i64 row, T *to, i64 to_row) {
-#if NDPOOL_MASKS
   constexpr int N = LANES<X>;
   const Lanes columns = lanes_between<X>(0, m), rows = lanes_between<X>(0, n);
   for (i64 next = 0; next < most(n, m); next += N) {
@@ -94,15 +94,17 @@ template <class X, class T> NOINLINE void transpose_strip(const T *from, i64 n, 
       if (!tall || k < m) save_some<X>(to + (i + k) * to_row + j, v[k], tall ? ~Lanes(0) : rows);
     });
   }
-#endif
 }
+#endif
 
 template <class T> NOINLINE void transpose(const T *from, i64 n, i64 m, i64 row, T *to, i64 to_row) {
   constexpr int N = LANES<Vec<T>>, M = LANES<Small<T>>;
-  i64 shorter = least(n, m), longer = most(n, m);
+  i64 shorter = least(n, m);
   if (shorter >= N) return transpose_squares<Vec<T>>(from, n, m, row, to, to_row);
-  if constexpr (LEAVES_LANES && std::is_floating_point_v<T>)
-    if (shorter > M && longer >= N) return transpose_strip<Vec<T>>(from, n, m, row, to, to_row);
+#if NDPOOL_MASKS
+  if constexpr (std::is_floating_point_v<T>)
+    if (shorter > M && most(n, m) >= N) return transpose_strip<Vec<T>>(from, n, m, row, to, to_row);
+#endif
   if (shorter >= M) return transpose_squares<Small<T>>(from, n, m, row, to, to_row);
   for (i64 j = 0; j < n; j++)
     for (i64 i = 0; i < m; i++) to[i * to_row + j] = from[j * row + i];
