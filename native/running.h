@@ -61,7 +61,7 @@ struct Unlocked {
   }
 };
 
-constexpr i64 LARGE = 1 << 23;  // elements of a unit after which Ctrl-C would come late: some take 50 ns each
+constexpr i64 LARGE = 1 << 22;  // elements of a unit after which Ctrl-C would come late: some take 50 ns each
 
 // What a task borrows from the interpreter: buffers, and other objects that must stay: a plan, tensors.
 struct Borrowed {
