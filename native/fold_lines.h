@@ -217,7 +217,9 @@ void fold_lines_together(const P &p, typename P::To to, typename P::From from, i
   typename P::To here{};
   here.at[0] = results;
   p.template save_result<X>(here, 0, State<X, 1>{{v[0]}});
-  if (X all = load<X>(results); p.output_step == 1 && !(P::Law::tells_zeros && any(all == X{}))) return save<X>(to.at[0], all);
+  X all = load<X>(results);
+  bool zeros = P::Law::tells_zeros && any(all == X{});
+  if (p.output_step == 1 && !zeros) return save<X>(to.at[0], all);
   for (int k = 0; k < N; k++) {
     State<One<T>, 1> s{{results[k]}};
     p.law.restore_first_zero(s, from.at[0] + k * p.input_step, n, 1);
@@ -228,22 +230,19 @@ void fold_lines_together(const P &p, typename P::To to, typename P::From from, i
 // -- taps that lie apart, with elements inside the axis --------------------------------------------------------------
 
 // n <= LONGEST taps for each of m elements inside: the same states merge in the same order. A state is a row of
-// scratch. Where the nearest cache holds all of them, each merges one tap at a time, and memory is read from end to end;
-// otherwise eight, so that states are seldom fetched, and few rows are being read at once. Rows without gaps between
-// them are one long row, which matters where they are short.
+// scratch; it merges a few of its taps at a time, so that few rows of the input are being read at once. Rows without
+// gaps between them are one long row, which matters where they are short.
 template <class P>
 void fold_inside_block(const P &p, typename P::To to, typename P::From from, i64 n, typename P::I bias, i64 m) {
   using Law = typename P::Law;
   using T = typename P::T;
-  constexpr i64 NEAREST = 24576, AHEAD_IN_CACHE = AHEAD / 2;  // bytes; farther ahead, it would drive the states out
-  constexpr i64 BEFORE = AHEAD_IN_CACHE / i64(sizeof(T));
-  i64 side = Side<Law>::by_side(n), width = least(n, side), gap = p.axis.step * p.pitch, hop = side * gap;
+  constexpr i64 AT_ONCE = 8;
+  i64 side = Side<Law>::by_side(n), width = least(n, side), gap = p.axis.step * p.pitch;
   bool gapless = gap == m && !Law::has_index;
-  i64 at_once = gapless && side * m * i64(sizeof(T)) * P::PLANES <= NEAREST ? 1 : 8;
-  for (i64 done = 0; done < n; done += at_once * side) {
+  for (i64 done = 0; done < n; done += AT_ONCE * side) {
     // `elements` of the states from s on: taps done + s, done + s + side, ...
     auto merge_taps = [&](i64 s, i64 elements, i64 taps) {
-      i64 first = done + s;
+      i64 first = done + s, hop = side * gap;
       typename P::From start = from + first * gap;
       typename P::To states = p.scratch + s * m;
       bool begun = done > 0;
@@ -252,10 +251,8 @@ void fold_inside_block(const P &p, typename P::To to, typename P::From from, i64
         constexpr int MANY = decltype(many)::value, N = LANES<X>;
         State<X, P::PLANES> a[MANY];
         i64 at = j, t = first;
-        bool ends = gapless && s * m + j + BEFORE >= side * m;  // what follows these taps was read just now
-        i64 ahead = AHEAD_IN_CACHE + (ends ? (at_once - 1) * hop * i64(sizeof(T)) : 0);
         auto next = [&](int u) INLINE_LAMBDA {
-          ask_to_read_ahead(start.at[0] + at + u * N, ahead);
+          ask_to_read_ahead(start.at[0] + at + u * N);
           return p.template load_tap<X>(start, at + u * N, t, bias);
         };
         if (begun) {
@@ -269,7 +266,7 @@ void fold_inside_block(const P &p, typename P::To to, typename P::From from, i64
         times<MANY, true>([&](int u) INLINE_LAMBDA { save<Law, X>(states, j + u * N, a[u]); });
       });
     };
-    i64 left = least(n - done, at_once * side), whole = left / side, more = left % side;
+    i64 left = least(n - done, AT_ONCE * side), whole = left / side, more = left % side;
     if (gapless) {
       merge_taps(0, more * m, whole + 1);
       if (whole > 0) merge_taps(more, (side - more) * m, whole);
