@@ -150,6 +150,46 @@ def test_arrays_around_a_unit_of_work(law: str) -> None:
         agree(Window((each(1), slide(rows, 3, 1, (1, 1)), slide(181, 3, 1, (1, 1)))), LAWS[law], note=(rows, "plane"))
 
 
+@pytest.mark.parametrize(
+    ("law", "dtype"), [*product(("max", "sum"), ("float32", "float64", "int32")), ("max", "uint8")]
+)
+def test_lines_that_are_merged_together_have_the_bits_of_each_alone(law: str, dtype: str) -> None:
+    """As many lines as a vector has lanes, of 16 elements and more; some are zeros with both signs."""
+    rng = np.random.default_rng(3)
+    which = MAX if law == "max" else SUM
+    for n, lines in product((*around(16, 64, 256), 49, 1000, 4097), (*around(16, 32), 100)):
+        x = rng.normal(size=(lines, n)) if dtype.startswith("float") else rng.integers(0, 100, (lines, n))
+        x = x.astype(dtype)
+        if dtype.startswith("float"):
+            x[::5] = np.where(rng.random((len(x[::5]), n)) < 0.5, 0.0, -0.0)
+        y = native.forward(Window((each(lines), whole(n))), which, x)
+        for i in range(lines):
+            assert_same_bits(y[i : i + 1], native.forward(Window((each(1), whole(n))), which, x[i : i + 1]))
+
+
+@pytest.mark.parametrize("tiles", [1, 2, 9, 40])
+def test_means_divide_by_what_each_output_counts_in_every_tile(tiles: int) -> None:
+    """Counts of small tiles are laid out for several of them at once; those of one tile go row by row."""
+    small = [(slide(7, 3, 1, (1, 1)),) * 2, (adaptive(14, 4),) * 2, (slide(28, 3, 1, (1, 1)), slide(5, 3, 2, (1, 1)))]
+    for axes in small:
+        window = Window((each(tiles), *axes))
+        agree(window, MEAN, note=axes)
+        x = np.random.default_rng(tiles).normal(size=tuple(axis.size for axis in window.axes)).astype(np.float32)
+        alone = Window((each(1), *axes))
+        for i in range(tiles):
+            assert_same_bits(native.forward(window, MEAN, x)[i : i + 1], native.forward(alone, MEAN, x[i : i + 1]))
+
+
+def test_arrays_whose_rows_lie_on_each_other() -> None:
+    """Rows, or tiles, of stride 0 have no distance to ask for memory ahead by."""
+    x = np.random.default_rng(0).normal(size=(1, 1, 14)).astype(np.float32)
+    for axes in ((adaptive(14, 4), adaptive(14, 4)), (slide(14, 7, 7), each(14))):
+        window, shape = Window((each(20), *axes)), (20, 14, 14)
+        laid = np.broadcast_to(x, shape)
+        for law in (MEAN, MAX):
+            assert_same_bits(native.forward(window, law, laid), native.forward(window, law, laid.copy()))
+
+
 def test_lines_around_those_that_are_converted_in_parts() -> None:
     for n in around(1 << 20):
         x = np.zeros((1, n), np.float16)
