@@ -146,7 +146,7 @@ NOINLINE void slide_turned(const P &p, typename P::To to, typename P::From from,
           if constexpr (C == N)
             v[plane][k] = fetch(k);
           else
-            v[plane][k] = halves_of<X>(fetch(k), fetch(k + C), ends, std::make_index_sequence<N>());
+            v[plane][k] = group_halves<X, N>(fetch(k), fetch(k + C), ends, std::make_index_sequence<N>());
         });
         transpose_square<X, C>(v[plane]);
       }

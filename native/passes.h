@@ -96,9 +96,10 @@ struct Steps {
     bool lines = false;
     for (int i = 0; i < plan.rank; i++) tile *= most(axes[i].size, axes[i].outputs), lines = lines || axes[i].lines;
     bool rows_first = order[0] != plan.rank - 1;  // rows are merged whole: there is nothing to gain
-    bool rows_last = plan.rank > 1 && axes[0].outputs > axes[0].size && inner.outputs >= SHORTEST_ROW;  // so are most
-    return plan.lanes == 1 && part.tiles >= lanes && tile <= LARGEST && !lines && !rows_first && !rows_last && inner.size > 1 &&
-           !inner.tiles() && inner.repeats() == 0 && (inner.as_columns || inner.outputs < SHORTEST_ROW);
+    bool grows = plan.rank > 1 && axes[0].outputs > axes[0].size && inner.outputs >= SHORTEST_ROW;  // nor here: most are
+    return plan.lanes == 1 && part.tiles >= lanes && tile <= LARGEST && !lines && !rows_first && !grows &&
+           inner.size > 1 && !inner.tiles() && inner.repeats() == 0 &&
+           (inner.as_columns || inner.outputs < SHORTEST_ROW);
   }
 };
 

@@ -57,13 +57,6 @@ template <class X, int G, size_t... I> INLINE X group_halves(X a, X b, bool uppe
   return upper ? shuffle<(from(int(I)) + G / 2)...>(a, b) : shuffle<from(int(I))...>(a, b);
 }
 
-// the lower, or the upper, half of a, and that of b
-template <class X, size_t... I> INLINE X halves_of(X a, X b, bool upper, std::index_sequence<I...>) {
-  constexpr int N = LANES<X>, H = N / 2;
-  return upper ? shuffle<(int(I) < H ? H + int(I) : N + int(I))...>(a, b)
-               : shuffle<(int(I) < H ? int(I) : N + int(I) - H)...>(a, b);
-}
-
 // to[i * to_row + j] = from[j * row + i] for n rows of m elements, in squares; the last ones overlap those before
 template <class X, class T> NOINLINE void transpose_squares(const T *from, i64 n, i64 m, i64 row, T *to, i64 to_row) {
   constexpr int N = LANES<X>;
@@ -83,15 +76,14 @@ template <class X, class T> NOINLINE void transpose_strip(const T *from, i64 n, 
   constexpr int N = LANES<X>;
   const Lanes columns = lanes_between<X>(0, m), rows = lanes_between<X>(0, n);
   for (i64 next = 0; next < most(n, m); next += N) {
-    bool tall = n >= m;
-    i64 j = !tall ? 0 : least(next, n - N), i = tall ? 0 : least(next, m - N);
+    i64 j = n < N ? 0 : least(next, n - N), i = m < N ? 0 : least(next, m - N);
     X v[N]{};
     times<N, true>([&](int k) INLINE_LAMBDA {
-      if (tall || k < n) v[k] = load_some<X>(from + (j + k) * row + i, tall ? columns : ~Lanes(0));
+      if (k < n) v[k] = load_some<X>(from + (j + k) * row + i, columns);
     });
     transpose_square<X>(v);
     times<N, true>([&](int k) INLINE_LAMBDA {
-      if (!tall || k < m) save_some<X>(to + (i + k) * to_row + j, v[k], tall ? ~Lanes(0) : rows);
+      if (k < m) save_some<X>(to + (i + k) * to_row + j, v[k], rows);
     });
   }
 }
